@@ -1,0 +1,100 @@
+"""The attention block A(X, Z): queries from X, keys and values from Z.
+
+Built once as self-attention A_S(X) = A(X, X) and once as cross-attention A_C(X, Z); no shared parameters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mufin.bag import Bag
+
+
+class Attention(nn.Module):
+    """A(X, Z) = LayerNorm(X + O · softmax(Q X (K Z)ᵀ / √d) V Z), with Q, K, V, O identity at the start."""
+
+    def __init__(self, dim: int, heads: int = 1, dropout: float = 0.1) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"dim {dim} cannot be split into {heads} heads")
+        self.heads = heads
+        self.query, self.key, self.value, self.output = (_identity(dim) for _ in range(4))
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Bag, z: Bag) -> Bag:
+        """x (..., m, D) attends to z (..., n, D); leading dimensions broadcast."""
+        weights = self.dropout(self.weights(x, z))  # (..., h, m, n)
+        mixed = weights @ self._split(self.value(z.values))  # (..., h, m, d)
+        mixed = mixed.transpose(-3, -2).flatten(-2)  # (..., m, D)
+        values = self.norm(x.values + self.output(mixed))
+        mask = x.mask.expand(values.shape[:-1])
+        return Bag(values.masked_fill(~mask[..., None], 0.0), mask)
+
+    def weights(self, x: Bag, z: Bag) -> Tensor:
+        """How much each row of x looks at each row of z, (..., h, m, n); rows sum to 1, or 0 if z is empty."""
+        query, key = self._split(self.query(x.values)), self._split(self.key(z.values))
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        keep = z.mask[..., None, None, :]
+        # A finite floor and a second masking: softmax over −inf alone would be NaN when z is empty.
+        scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
+        return scores.softmax(dim=-1).masked_fill(~keep, 0.0)
+
+    def _split(self, rows: Tensor) -> Tensor:
+        """(..., m, D) → (..., h, m, d)."""
+        return rows.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+
+class FeedForward(nn.Module):
+    """LayerNorm(X + O · relu(I X)): what the paper's variant "no A_S" puts in its place."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.inner, self.outer = _identity(dim), _identity(dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Bag) -> Bag:
+        values = self.norm(x.values + self.outer(torch.relu(self.inner(x.values))))
+        return Bag(values.masked_fill(~x.mask[..., None], 0.0), x.mask)
+
+
+class SelfAttention(nn.Module):
+    """A_S, one or more blocks of A(X, X)."""
+
+    def __init__(self, dim: int, blocks: int = 1, heads: int = 1, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention(dim, heads, dropout) for _ in range(blocks))
+
+    def forward(self, x: Bag) -> Bag:
+        for block in self.blocks:
+            x = block(x, x)
+        return x
+
+
+class CrossAttention(nn.Module):
+    """A_C, one or more blocks of A(X, Z)."""
+
+    def __init__(self, dim: int, blocks: int = 1, heads: int = 1, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention(dim, heads, dropout) for _ in range(blocks))
+
+    def forward(self, x: Bag, z: Bag) -> Bag:
+        for block in self.blocks:
+            x = block(x, z)
+        return x
+
+    def weights(self, x: Bag, z: Bag) -> Tensor:
+        """The first block's attention, averaged over heads: (..., m, n), for heat maps."""
+        first = self.blocks[0]
+        assert isinstance(first, Attention)
+        return first.weights(x, z).mean(dim=-3)
+
+
+def _identity(dim: int) -> nn.Linear:
+    layer = nn.Linear(dim, dim)
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

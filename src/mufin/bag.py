@@ -1,0 +1,85 @@
+"""Bag: what an item is after encoding, one row a descriptor; and many bags packed without padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Bag:
+    """A batch of bags X̂, padded to the longest.
+
+    >>> bag = Bag(torch.tensor([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]]), torch.tensor([[True, True, False]]))
+    >>> bag.vector()
+    tensor([[0.6000, 0.8000]])
+    """
+
+    values: Tensor  # (..., m, D)
+    mask: Tensor  # (..., m) bool, False where padded
+
+    def vector(self) -> Tensor:
+        """x̂ = N(1ᵀ X̂), shape (..., D); an empty bag gives the zero vector."""
+        total = self.values.masked_fill(~self.mask[..., None], 0.0).sum(dim=-2)
+        return F.normalize(total, dim=-1)
+
+    def to(self, device: torch.device | str) -> Bag:
+        return Bag(self.values.to(device), self.mask.to(device))
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+
+@dataclass(frozen=True)
+class PackedBags:
+    """Many bags without padding: bag i is `rows[offsets[i]:offsets[i + 1]]`."""
+
+    rows: Tensor  # (Σm, D)
+    offsets: Tensor  # (n + 1,) int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, which: Tensor) -> Bag:
+        """The bags of these numbers, shape (...) → values (..., m, D); a number of −1 is an empty bag."""
+        start = self.offsets[which.clamp(min=0)]
+        length = torch.where(which >= 0, self.offsets[which.clamp(min=0) + 1] - start, 0)
+        m = max(int(length.max()), 1) if length.numel() else 1
+        slot = torch.arange(m, device=which.device)
+        mask = slot < length[..., None]  # (..., m)
+        if not len(self.rows):
+            return Bag(self.rows.new_zeros(*mask.shape, self.rows.shape[1]), mask)
+        position = (start[..., None] + slot).where(mask, 0)
+        return Bag(self.rows[position].masked_fill(~mask[..., None], 0.0), mask)
+
+    def vectors(self, block: int = 65536) -> Tensor:
+        """x̂ of every bag, (n, D)."""
+        device = self.rows.device
+        blocks = [
+            self.take(torch.arange(start, min(start + block, len(self)), device=device)).vector()
+            for start in range(0, len(self), block)
+        ]
+        return torch.cat(blocks) if blocks else self.rows.new_zeros(0, self.rows.shape[1])
+
+    @classmethod
+    def pack(cls, bags: list[Bag], dim: int) -> PackedBags:
+        """Drop the padding of several batches and join them."""
+        if not bags:
+            return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64))
+        rows = torch.cat([bag.values[bag.mask] for bag in bags])
+        lengths = torch.cat([bag.mask.sum(-1) for bag in bags])
+        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)))
+
+    def concat(self, other: PackedBags) -> PackedBags:
+        tail = other.offsets[1:] + self.offsets[-1]
+        return PackedBags(torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail]))
+
+    def select(self, which: Tensor) -> PackedBags:
+        """Only these bags, in this order, still packed."""
+        start, end = self.offsets[which], self.offsets[which + 1]
+        offsets = F.pad((end - start).cumsum(0), (1, 0))
+        position = torch.arange(int(offsets[-1])) + torch.repeat_interleave(start - offsets[:-1], end - start)
+        return PackedBags(self.rows[position], offsets)

@@ -1,0 +1,1 @@
+"""The commands of the command line, one function each; `mufin.cli` joins them."""

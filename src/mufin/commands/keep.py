@@ -1,0 +1,79 @@
+"""Looking after a model: info, add-labels, remove-labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands import printing
+from mufin.commands.options import Json, Run, load_model
+
+if TYPE_CHECKING:
+    from mufin.model import Mufin
+
+
+def info(run: Run, json: Json = False) -> None:
+    """Say what a model is: its labels, encoders and settings.
+
+    \b
+    Example:
+      mufin info runs/shop
+    """
+    from mufin.describe import describe
+
+    facts = describe(run, load_model(run, "cpu"))
+    if json:
+        printing.show_json(facts)
+    else:
+        printing.show_facts(facts)
+
+
+def add_labels(
+    run: Run,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The new labels: items as .jsonl or .parquet.")
+    ],
+    json: Json = False,
+) -> None:
+    """Add labels to a model, without training.
+
+    \b
+    Example:
+      mufin add-labels runs/shop new-labels.jsonl
+    """
+    from mufin.bulk import read_items_of
+    from mufin.store import save
+
+    items = read_items_of(file)
+    model = load_model(run)
+    model.add_labels(items)
+    save(model, run)
+    _report(model, f"Added {len(items):,}", {"added": len(items)}, json)
+
+
+def remove_labels(
+    run: Run,
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of labels.")],
+    json: Json = False,
+) -> None:
+    """Remove labels from a model.
+
+    \b
+    Example:
+      mufin remove-labels runs/shop desk-1 desk-2
+    """
+    from mufin.store import save
+
+    model = load_model(run)
+    model.remove_labels(ids)
+    save(model, run)
+    _report(model, f"Removed {len(set(ids)):,}", {"removed": len(set(ids))}, json)
+
+
+def _report(model: Mufin, done: str, counts: dict[str, int], json: bool) -> None:
+    if json:
+        printing.show_json({**counts, "labels": len(model.labels)})
+    else:
+        typer.echo(f"{done}; the model now has {len(model.labels):,} labels")

@@ -1,0 +1,55 @@
+"""The arguments that commands share, and what several of them do with these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.model import Mufin
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained model.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue.")]
+NewRun = Annotated[Path, typer.Option("-o", "--output", metavar="RUN", help="Folder for the model.")]
+Input = Annotated[
+    Path, typer.Argument(metavar="INPUT", help="A catalogue folder, or a .jsonl or .parquet file of items.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
+]
+OnlySplit = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only the items of this split of the folder.")
+]
+Best = Annotated[int, typer.Option("-k", metavar="N", help="How many labels.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def _known_device(name: str) -> str:
+    """A device that is there; torch is asked only for what is not the default."""
+    if name != "auto":
+        import torch
+
+        try:
+            torch.zeros(1, device=name)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"device {name!r} cannot be used: {reason}") from None
+    return name
+
+
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …", callback=_known_device)
+]
+
+
+def load_model(run: Path, device: str = "auto") -> Mufin:
+    """The model in a folder."""
+    from mufin.store import load, read_manifest
+
+    read_manifest(run)
+    return load(run, device)

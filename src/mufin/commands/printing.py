@@ -1,0 +1,164 @@
+"""What the command line shows: JSON for programs, tables for people; colour and lines on terminals only."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mufin.evaluate.demo import Demo
+
+GOOD = "✓"
+
+
+def show_json(value: dict[str, Any]) -> None:
+    """One JSON object; numbers that JSON does not have (NaN, ∞) become null."""
+    typer.echo(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def warn(text: str) -> None:
+    """A line on standard error."""
+    typer.secho(text, err=True, fg="yellow")
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """A table whose first `left` columns are words and whose others are numbers."""
+    if sys.stdout.isatty():
+        _rich_table(header, rows, left)
+        return
+    for line in plain_table(header, rows, left):
+        typer.echo(line)
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """The lines of a table, aligned by blanks.
+
+    >>> plain_table(["label", "score"], [["oak desk", "0.9"]])
+    ['label     score', 'oak desk    0.9']
+    """
+    lines = [header, *rows] if any(header) else rows
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+
+    def cell(i: int, text: str) -> str:
+        return text.ljust(widths[i]) if i < left else text.rjust(widths[i])
+
+    return ["  ".join(cell(i, text) for i, text in enumerate(line)).rstrip() for line in lines]
+
+
+def show_next(commands: Sequence[str]) -> None:
+    """What to type next."""
+    typer.echo("\nTry next:")
+    for command in commands:
+        typer.echo(f"  {command}")
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(7.26), duration(192)
+    ('7.3 s', '3 min 12 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes as people say it.
+
+    >>> size(12_300_000)
+    '12.3 MB'
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def show_metrics(scores: dict[str, dict[str, float]]) -> None:
+    """All metrics of one or several methods, a line each."""
+    names = list(next(iter(scores.values())))
+    show_table(
+        ["", *scores],
+        [[name, *(_number(name, values[name]) for values in scores.values())] for name in names],
+    )
+
+
+def _number(name: str, value: float) -> str:
+    if name == "points":
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if "@" in name or "ms" in name else f"{value:.4f}"
+
+
+def show_demo(found: Demo) -> None:
+    """The metrics of all methods, and the predictions of some items."""
+    shown = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "PSP@5")
+    rows = [[name, *(f"{values[metric]:.1f}" for metric in shown)] for name, values in found.scores.items()]
+    show_table(["test split, %", *shown], rows)
+    typer.echo(f"\nSome predictions for the test split ({GOOD} = relevant):")
+    for example in found.examples:
+        pictures = f"  [{example.pictures} picture{'s' if example.pictures != 1 else ''}]"
+        typer.echo(f"  {example.text}{pictures if example.pictures else ''}")
+        marked = (
+            typer.style(f"{label} {GOOD}", fg="green") if good else label for label, good in example.labels
+        )
+        typer.echo(f"    → {', '.join(marked)}")
+
+
+def show_facts(facts: dict[str, Any]) -> None:
+    """What `mufin.describe` found, to be read by people."""
+    alpha = facts["alpha"]
+    same = " (the items themselves)" if facts["labels_are_items"] else ""
+    lines = {
+        "model": f"{facts['model']}, {size(facts['bytes'])}, written by mufin {facts['library']}",
+        "labels": f"{facts['labels']:,}{same}, {facts['descriptors']:,} descriptors, "
+        f"{facts['labels_without_centroid']:,} without a centroid",
+        "D": str(facts["dim"]),
+        "looks at": {"both": "texts and pictures", "text": "texts", "image": "pictures"}[facts["modalities"]],
+        "text encoder": facts["text_encoder"],
+        "image encoder": facts["vision_encoder"],
+        "β": f"{facts['beta']:g}",
+        "α": f"{alpha['min']:.2f} … {alpha['median']:.2f} … {alpha['max']:.2f} (smallest, median, largest); "
+        f"1 for {alpha['one']:.0%}"
+        if alpha
+        else "",
+        "settings": f"preset {facts['preset']}{', and:' if facts['settings'] else ''}",
+    }
+    show_table(["", ""], [[name, value] for name, value in lines.items() if value], left=2)
+    for setting in facts["settings"]:
+        typer.echo(f"  {setting}")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(name): _plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case float():
+            return value if math.isfinite(value) else None
+        case Path():
+            return str(value)
+        case _:
+            return value
+
+
+def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(header), header_style="bold")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="left" if i < left else "right")
+    for row in rows:
+        table.add_row(*(Text(text, style="green" if GOOD in text else "") for text in row))
+    Console().print(table)

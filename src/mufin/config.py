@@ -1,0 +1,277 @@
+"""Settings: the paper's values as defaults, presets, TOML in and out; an unknown key is an error.
+
+The defaults of the classes below are the preset `paper`; `PRESETS` holds what the others change.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mufin.errors import ConfigError
+
+VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
+
+Layers = int | Literal["all"]
+Modalities = Literal["both", "text", "image"]
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are errors, so that a typo never trains with defaults."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class Text(Section):
+    """E_T, the text encoder."""
+
+    model: str = "sentence-transformers/msmarco-distilbert-base-v4"
+    """A Hugging Face name, a folder, or `offline`: MiniLM-L6 from the extra of that name."""
+    train_layers: Layers = "all"
+    """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
+    max_length: int = Field(32, ge=3, le=8192)
+    """Tokens a text is cut to."""
+
+
+class Vision(Section):
+    """E_V, the image encoder."""
+
+    model: str = "google/vit-base-patch32-224-in21k"
+    """A Hugging Face name, a folder, or `offline`: EfficientNet-Lite0 from the extra of that name."""
+    train_layers: Layers = 1
+    """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
+    size: int | None = Field(None, ge=16, le=2048)
+    """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
+
+
+class Embed(Section):
+    """The embedder E: projection to D, then self-attention A_S over the bag."""
+
+    dim: int = Field(192, ge=1)
+    """D."""
+    projection: Literal["maxpool", "linear"] = "maxpool"
+    """From an encoder's native width to D: adaptive max pooling (paper) or a learnt linear layer."""
+    attention: Literal["attention", "feedforward", "none"] = "attention"
+    """A_S, or what stands in its place."""
+    blocks: int = Field(1, ge=1)
+    heads: int = Field(1, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """On attention weights."""
+    input_dropout: float = Field(0.0, ge=0, lt=1)
+    """On an encoder's output, before the projection."""
+
+
+class Pretrain(Section):
+    """Module I: Siamese training of E_T, E_V and A_S over mini-batches of labels."""
+
+    epochs: int = Field(200, ge=0)
+    batch: int = Field(1024, ge=1)
+    lr: float = Field(2e-4, gt=0)
+    encoder_lr: float | None = Field(None, gt=0)
+    """For the encoders' own layers; `lr` when not given."""
+    warmup: int = Field(1000, ge=0)
+    """Steps; at most a fifth of all."""
+    weight_decay: float = Field(0.01, ge=0)
+    loss: Literal["margin", "softmax"] = "margin"
+    """The paper's contrastive margin loss, or a decoupled softmax with a learnt temperature."""
+    margin: float = 0.2
+    positives: int = Field(2, ge=1)
+    """|P_l|."""
+    negatives: int = Field(3, ge=1)
+    """|N_l|, margin loss only."""
+    hard_positives: bool = True
+    hard_negatives: bool = True
+    hard_similarity: float = 0.9
+    """A positive more similar than this to its label is too easy to be drawn."""
+    refresh: int = Field(1, ge=1)
+    """Epochs between two judgements of which positives are hard."""
+    sampled: int = Field(0, ge=0)
+    """Labels drawn at random into each batch as further negatives, softmax loss only."""
+
+
+class Retrieve(Section):
+    """Module II: the index over label descriptors, and the shortlists R_i."""
+
+    entries: list[Literal["bag", "vector", "centroid"]] = ["bag", "centroid"]
+    """What a label puts into the index: each row of its bag, its vector ẑ, its centroid μ."""
+    shortlist: int = Field(100, ge=1)
+    search: Literal["auto", "exact", "approximate"] = "auto"
+
+
+class Rank(Section):
+    """The ranker: cross-attention A_C and the classifiers w_l."""
+
+    cross: Literal["attention", "concat", "none"] = "attention"
+    """A_C, the paper's ConCat variant, or x̂² = x̂¹."""
+    blocks: int = Field(1, ge=1)
+    alpha: Literal["learnt", "one"] = "learnt"
+    """`one` is the variant MUFIN (α = 1): w_l = ẑ_l, no classifiers."""
+    beta: float | Literal["fitted"] = 0.7
+    """s = β c + (1 − β) a; `fitted` chooses β on the validation points."""
+
+
+class Finetune(Section):
+    """Module IV: everything trained over mini-batches of datapoints."""
+
+    epochs: int = Field(20, ge=0)
+    batch: int = Field(200, ge=1)
+    lr: float = Field(5e-5, gt=0)
+    encoder_lr: float | None = Field(None, gt=0)
+    """For the encoders' own layers; `lr` when not given."""
+    classifier_lr: float | None = Field(None, gt=0)
+    """For η and α; `lr` when not given."""
+    warmup: int = Field(1000, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    loss: Literal["cosine", "softmax"] = "cosine"
+    """The paper's cosine embedding loss, or a decoupled softmax with a learnt temperature."""
+    margin: float = 0.5
+    positives: int = Field(2, ge=1)
+    """|S_i|."""
+    negatives: int = Field(12, ge=0)
+    """|T_i|, drawn from the negatives of R_i."""
+    sampled: int = Field(0, ge=0)
+    """Labels drawn at random into each batch as further negatives, softmax loss only."""
+    freeze_encoders: bool = False
+    """The paper's lite variant: E_T, E_V and A_S stay as Module I left them."""
+
+
+class Run(Section):
+    """How, not what."""
+
+    device: str = "auto"
+    validation: float = Field(0.02, ge=0, lt=1)
+    """Share of training points held out (at most 1,000) for the P@1 shown and for fitting β."""
+    tensorboard: bool = False
+    pictures: bool = True
+    """Keep small label pictures in the model folder."""
+
+
+class Config(Section):
+    """All settings of a model.
+
+    >>> Config().rank.beta
+    0.7
+    >>> Config.preset("default").override(["rank.beta=0.5"]).rank.beta
+    0.5
+    """
+
+    version: int = VERSION
+    seed: int = 0
+    modalities: Modalities = "both"
+    text: Text = Text()
+    vision: Vision = Vision()
+    embed: Embed = Embed()
+    pretrain: Pretrain = Pretrain()
+    retrieve: Retrieve = Retrieve()
+    rank: Rank = Rank()
+    finetune: Finetune = Finetune()
+    run: Run = Run()
+
+    @classmethod
+    def preset(cls, name: str) -> Config:
+        """The settings of that name: see `PRESETS`."""
+        if name not in PRESETS:
+            raise ConfigError(f"there is no preset {name!r}; there are: {', '.join(PRESETS)}")
+        return cls.parse(PRESETS[name], f"preset {name}")
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], source: str) -> Config:
+        """Checked settings from nested values; `source` names them in errors."""
+        version = values.get("version", VERSION)
+        if isinstance(version, int) and version > VERSION:
+            raise ConfigError(
+                f"{source}: settings of version {version}, this mufin knows up to {VERSION}; update mufin"
+            )
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {_first_fault(error)}") from None
+
+    @classmethod
+    def read(cls, path: Path | str) -> Config:
+        """Settings from a TOML file."""
+        try:
+            text = Path(path).read_text("utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not UTF-8 text; expected TOML") from None
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path}: not TOML ({error})") from None
+        return cls.parse(values, str(path))
+
+    def to_toml(self) -> str:
+        """All settings as TOML; values that are not given (None) are left out."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def override(self, assignments: Iterable[str]) -> Config:
+        """A copy with `section.key=value` applied; values are read as TOML, else as plain text."""
+        values = self.model_dump(exclude_none=True)
+        for assignment in assignments:
+            path, equals, text = assignment.partition("=")
+            if not equals:
+                raise ConfigError(f"{assignment!r}: expected section.key=value")
+            *sections, key = path.strip().split(".")
+            target = values
+            for section in sections:
+                target = target.setdefault(section, {})
+                if not isinstance(target, dict):
+                    raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
+            target[key] = _toml_value(text.strip())
+        return Config.parse(values, "settings")
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _first_fault(error: ValidationError) -> str:
+    """The first fault as one sentence, with the nearest known keys for an unknown one."""
+    fault = error.errors()[0]
+    path = [str(part) for part in fault["loc"]]
+    name = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        known = _keys_beside(path[:-1])
+        return f"unknown setting {name!r}; known here: {', '.join(known)}"
+    return f"setting {name!r}: {fault['msg'].lower()}, got {fault.get('input')!r}"
+
+
+def _keys_beside(path: list[str]) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in path:
+        model = model.model_fields[part].annotation or Config
+    return list(model.model_fields)
+
+
+_OFFLINE = {
+    "text": {"model": "offline", "train_layers": 0},
+    "vision": {"model": "offline", "train_layers": 0, "size": 128},
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's values and encoders, as the classes above have them.
+    "paper": {},
+    # The packaged encoders, frozen, and the decoupled softmax: minutes on a CPU.
+    "default": {
+        **_OFFLINE,
+        "embed": {"projection": "linear", "input_dropout": 0.1},
+        "pretrain": {
+            "epochs": 10, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
+        },
+        "rank": {"cross": "none", "beta": "fitted"},
+        "finetune": {
+            "epochs": 30, "batch": 256, "lr": 1e-3, "classifier_lr": 5e-3, "warmup": 100,
+            "loss": "softmax", "sampled": 1024,
+        },
+    },
+}  # fmt: skip

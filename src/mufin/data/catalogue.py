@@ -1,0 +1,203 @@
+"""Catalogue: items, labels, relevance and filter pairs, from a folder or made in code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from scipy.sparse import csr_matrix
+
+from mufin.data.formats import files
+from mufin.data.formats.files import Part
+from mufin.data.formats.schema import STRING, STRINGS
+from mufin.data.item import Item
+from mufin.data.items import Items, Modality, first_rows
+from mufin.data.sets import Questions, leave_one_out, read_questions, read_sets
+from mufin.data.split import Split, hidden_pairs, read_split
+from mufin.data.write import Format, write_folder
+from mufin.errors import CatalogueError, UsageError
+
+__all__ = ["Catalogue", "Questions", "Split", "read_items"]
+
+Relevance = Mapping[str, Sequence[str]] | Iterable[tuple[str, Sequence[str]]]
+
+
+class Catalogue:
+    """What there is to learn from: items, labels (`labels is items` when there is no labels file), splits.
+
+    >>> shop = Catalogue.build([Item("a", ["desk"]), Item("b", ["lamp"])], train={"a": ["b"]})
+    >>> shop.labels is shop.items, shop.split("train").relevance.toarray().tolist()
+    (True, [[False, True]])
+    """
+
+    def __init__(self, items: Items, labels: Items | None = None, parts: Iterable[Part] = ()) -> None:
+        self.items = items
+        self.labels = items if labels is None else labels
+        self.labels_are_items = self.labels is items  # or some of them: an item is then no label of itself
+        self.parts = {part.name: part for part in parts}
+        self._splits: dict[str, Split] = {}
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Catalogue:
+        """The catalogue in a folder; splits are read when they are asked for."""
+        found = files.find(Path(folder))
+        if "items" not in found:
+            there = ", ".join(path.name for path in found.values()) or "no table at all"
+            raise CatalogueError(f"no items.jsonl or items.parquet (found: {there})", folder)
+        items = read_items(found.pop("items"))
+        labels = read_items(found.pop("labels")) if "labels" in found else None
+        parts = (files.part(path) for path in found.values())
+        return cls(items, labels, [part for part in parts if part is not None])
+
+    @classmethod
+    def build(
+        cls,
+        items: Iterable[Item],
+        labels: Iterable[Item] | None = None,
+        *,
+        filter: Iterable[tuple[str, str]] = (),
+        sets: Mapping[str, Sequence[Sequence[str]]] | None = None,
+        **splits: Relevance,
+    ) -> Catalogue:
+        """A catalogue made in code; each further keyword is a split, item id → label ids."""
+        parts = [_split_part(name, pairs) for name, pairs in splits.items()]
+        for name, groups in (sets or {}).items():
+            parts.append(Part(name, "sets", pa.table({"items": pa.array(list(groups), STRINGS)})))
+        if pairs := list(filter):
+            columns = {"id": [i for i, _ in pairs], "label": [label for _, label in pairs]}
+            parts.append(Part("filter", "filter", pa.table(columns)))
+        return cls(_unique(items, "items"), None if labels is None else _unique(labels, "labels"), parts)
+
+    @classmethod
+    def demo(cls) -> Catalogue:
+        """The embedded catalogue: icons and clip-art, and what people type to find them."""
+        from mufin import demo
+
+        return cls.read(demo.folder())
+
+    def write(self, folder: str | Path, format: Format = "parquet") -> None:
+        """Write everything into a new folder, which appears only when it is whole."""
+        unwritable = [name for name in self._splits if name not in self.parts]
+        if unwritable:
+            raise UsageError(f"split {unwritable[0]!r} was made from sets; write the catalogue it came from")
+        labels = None if self.labels is self.items else self.labels
+        write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
+
+    def __repr__(self) -> str:
+        splits = ", ".join(self.splits) or "none"
+        return f"Catalogue({len(self.items):,} items, {len(self.labels):,} labels, splits: {splits})"
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits."""
+        return self._names("split") + [name for name in self._splits if name not in self.parts]
+
+    @property
+    def sets(self) -> list[str]:
+        """The names of the files of sets."""
+        return self._names("sets")
+
+    def split(self, name: str) -> Split:
+        """The split of this name."""
+        if name not in self._splits:
+            self._splits[name] = read_split(
+                self._part(name, "split", self.splits), self.items, self.labels, self._hidden
+            )
+        return self._splits[name]
+
+    @cached_property
+    def filter(self) -> csr_matrix:
+        """The filter pairs, (items, L) bool: never predicted and never counted."""
+        nobody = np.full(len(self.items), -1)
+        return hidden_pairs(self.items, self.labels, nobody, self.parts.get("filter"))
+
+    def from_sets(self, name: str) -> Catalogue:
+        """The outfit shape: the labels are the items of these sets, `train` is every leave-one-out rest."""
+        groups = read_sets(self._part(name, "sets", self.sets), self.items)
+        if not groups:
+            raise self.parts[name].error("no set of two or more items; there is nothing to leave out")
+        occurring = np.unique(np.concatenate(groups))
+        own = np.full(len(self.items), -1)
+        own[occurring] = np.arange(len(occurring))
+        questions = [part for part in self.parts.values() if part.kind == "questions"]
+        catalogue = Catalogue(self.items, self.items.take(occurring), questions)
+        catalogue.labels_are_items = True
+        catalogue._splits["train"] = leave_one_out(groups, own, len(occurring))
+        return catalogue
+
+    def questions(self, source: str | Path) -> Questions:
+        """Fill-in-the-blank questions, by the name of a file of this catalogue or by path."""
+        if str(source) in self.parts:
+            return read_questions(self._part(str(source), "questions", self._names("questions")), self.items)
+        path = Path(source)
+        if not path.is_file():
+            there = ", ".join(self._names("questions")) or "none"
+            raise CatalogueError(f"no such file of questions (in this catalogue: {there})", path)
+        if path.suffix not in files.SUFFIXES:
+            raise CatalogueError("questions are read from .parquet or .jsonl", path)
+        return read_questions(Part(path.stem, "questions", path), self.items)
+
+    def only(self, modality: Modality) -> Catalogue:
+        """The catalogue with one modality; labels that have nothing of it keep what they have."""
+        items = self.items.only(modality)
+        labels = self.labels
+        if labels is self.items:
+            labels = items
+        elif modality != "image" or labels.pictures.offsets[-1] > 0:
+            labels = labels.only(modality)
+        catalogue = Catalogue(items, labels, self.parts.values())
+        catalogue.labels_are_items = self.labels_are_items
+        catalogue._splits = dict(self._splits)
+        return catalogue
+
+    @cached_property
+    def _hidden(self) -> csr_matrix:
+        """(items, L) bool: what is never shown for an item, itself and its filter pairs."""
+        n = len(self.items)
+        own = np.arange(n) if self.labels is self.items else np.full(n, -1)
+        return hidden_pairs(self.items, self.labels, own, self.parts.get("filter"))
+
+    def _names(self, kind: str) -> list[str]:
+        return [name for name, part in self.parts.items() if part.kind == kind]
+
+    def _part(self, name: str, kind: str, names: list[str]) -> Part:
+        part = self.parts.get(name)
+        if part is None or part.kind != kind:
+            raise CatalogueError(f"no {kind} {name!r}; there are: {', '.join(names) or 'none'}")
+        return part
+
+
+def read_items(path: Path) -> Items:
+    """The items (or labels) of a file."""
+    items = Items.from_file(files.read(path, "items"), path)
+    check_ids(items.ids, Part(path.stem, "items", path))
+    return items
+
+
+def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
+    """Every item needs an id of its own; the error names the first that has none, or one that is taken."""
+    if ids.null_count:
+        raise part.error("no id here; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
+    repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
+    if len(repeated):
+        row = int(repeated[0])
+        message = (
+            f"id {ids[row].as_py()!r} was already given ({len(repeated):,} repeated in all); make it unique"
+        )
+        raise part.error(message, row)
+
+
+def _unique(items: Iterable[Item], name: str) -> Items:
+    made = items if isinstance(items, Items) else Items.of(items)
+    check_ids(made.ids, Part(name, "items", made.table))
+    return made
+
+
+def _split_part(name: str, pairs: Relevance) -> Part:
+    rows = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+    ids = pa.array([id for id, _ in rows], STRING)
+    labels = pa.array([list(labels) for _, labels in rows], STRINGS)
+    return Part(name, "split", pa.table({"id": ids, "labels": labels}))

@@ -1,0 +1,71 @@
+"""Parquet: the format for big catalogues, with the pictures inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mufin.data.formats.schema import Kind, canonical
+from mufin.errors import CatalogueError
+
+LAZY_BYTES = 1 << 30  # pictures beyond this stay on disk
+
+
+def columns(path: Path) -> list[str]:
+    """The names of the columns, from the footer alone."""
+    with _explained(path):
+        return list(pq.ParquetFile(path).schema_arrow.names)
+
+
+def read(path: Path, kind: Kind) -> pa.Table:
+    """The table of a file, without its pictures when these are too big for memory."""
+    names = columns(path)
+    if kind == "items" and keeps_pictures(path):
+        names.remove("images")
+    with _explained(path):
+        table = pq.ParquetFile(path).read(columns=names)
+        table.validate(full=True)  # reading does not look whether strings are UTF-8
+    return canonical(table, kind, path)
+
+
+def keeps_pictures(path: Path) -> bool:
+    """True when the pictures stay in the file: their uncompressed bytes are more than LAZY_BYTES."""
+    with _explained(path):
+        file = pq.ParquetFile(path)
+        schema, metadata = file.schema_arrow, file.metadata
+        if "images" not in schema.names or "binary" not in str(schema.field("images").type):
+            return False
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        chunks = [group.column(j) for group in groups for j in range(group.num_columns)]
+        ours = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == "images"]
+        return int(sum(chunk.total_uncompressed_size for chunk in ours)) > LAZY_BYTES
+
+
+def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
+    """Write tables of one schema one after another; the file appears only when it is whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    writer: pq.ParquetWriter | None = None
+    try:
+        for table in tables:
+            if writer is None:
+                writer = pq.ParquetWriter(temporary, table.schema, compression="zstd")
+            writer.write_table(table, row_group_size=rows_per_group)
+        if writer is not None:
+            writer.close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Every way in which Arrow fails on a file, as a CatalogueError that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CatalogueError(f"not readable as Parquet ({reason}); write it again", path) from None

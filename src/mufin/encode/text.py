@@ -1,0 +1,97 @@
+"""E_T: texts to vectors of the encoder's native width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mufin.config import Text
+from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
+from mufin.encode.ragged import Ragged
+
+LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_length, and safe with a 1 MB text
+
+
+class TextEncoder(nn.Module):
+    """A transformer over tokens, then the mask-aware mean (CLIP: its own projection of the last token)."""
+
+    def __init__(self, settings: Text, folder: Path | None = None) -> None:
+        """Pre-trained weights by the settings' name, or the layout saved in `folder`, to be filled later."""
+        super().__init__()
+        import transformers as hf
+
+        name = str(folder or (offline_text_folder() if settings.model == "offline" else settings.model))
+        self.network = load_transformer(name, "text", pretrained=folder is None)
+        self.tokenizer: Any = load_pretrained(hf.AutoTokenizer.from_pretrained, name)
+        self.max_length, self.depth = settings.max_length, settings.train_layers
+        config: Any = self.network.config
+        self.projects = hasattr(self.network, "text_projection")
+        self.width: int = config.projection_dim if self.projects else config.hidden_size
+        self.cut = Cut(self.network, self.depth, name)
+
+    def fingerprint(self) -> str:
+        """What the frozen outputs depend on beside the texts themselves."""
+        return f"text-{self.cut.fingerprint()}-{self.depth}-{self.max_length}"
+
+    @torch.no_grad()
+    def prepare(self, texts: Sequence[str], batch: int = 128) -> Ragged:
+        """The frozen part: a (1, H) vector a text if no layer is trained, (T, H) hidden states at the cut, or
+        (T,) token ids if every layer is."""
+        shortened = [text[:LONGEST_TEXT] for text in texts]
+        ids = self.tokenizer(shortened, truncation=True, max_length=self.max_length)["input_ids"]
+        tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
+        if self.depth == "all":
+            return tokens
+        rows: list[Any] = [None] * len(tokens)
+        order = np.argsort(tokens.lengths, kind="stable")  # like lengths together: little padding
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            for place, row in zip(chosen, self._frozen(*tokens.take(chosen)), strict=True):
+                rows[place] = row
+        return Ragged.of(rows)
+
+    def _frozen(self, ids: Tensor, lengths: Tensor) -> list[Any]:
+        device = next(self.network.parameters()).device
+        ids, lengths = ids.to(device), lengths.to(device)
+        if self.depth == 0:
+            return [row[None] for row in self._run(ids, lengths).float().cpu().numpy()]
+        hidden = self.cut.before(lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths)))
+        return [row[:n].half().cpu().numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)]
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        """The trained part: prepared rows (n, T, ...) → (n, H)."""
+        if self.depth == 0:
+            return values[:, 0]
+        if self.depth == "all":
+            return self._run(values, lengths)
+        ids = torch.zeros(values.shape[:2], dtype=torch.int64, device=values.device)  # only their shape is read
+        output = self.cut.after(values, lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths)))
+        return self._pool(output.last_hidden_state, lengths)
+
+    def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        output = self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
+        return self._pool(output.last_hidden_state, lengths)
+
+    def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(n, T, H) → (n, H)."""
+        if self.projects:
+            last = hidden[torch.arange(len(hidden), device=hidden.device), lengths - 1]
+            projected: Tensor = self.network.text_projection(last)  # type: ignore[operator]  # a Linear
+            return projected
+        mask = _mask(hidden[..., 0], lengths)[..., None]
+        return (hidden * mask).sum(1) / lengths.clamp(min=1)[:, None]
+
+    def save(self, folder: Path) -> None:
+        """What rebuilds the encoder but its weights: configuration and tokenizer files."""
+        self.network.config.save_pretrained(folder)  # type: ignore[union-attr, operator]  # of transformers
+        self.tokenizer.save_pretrained(folder)
+
+
+def _mask(like: Tensor, lengths: Tensor) -> Tensor:
+    """(n, T) int64: 1 for a token, 0 for padding."""
+    return (torch.arange(like.shape[1], device=like.device) < lengths[:, None]).long()

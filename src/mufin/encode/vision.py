@@ -1,0 +1,135 @@
+"""E_V: pictures to vectors of the encoder's native width."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mufin.config import Vision
+from mufin.data.images import load_batch
+from mufin.encode.network import Cut, Lite0, load_transformer
+from mufin.encode.ragged import Ragged, offsets_of
+from mufin.errors import ConfigError
+
+LITE0 = "efficientnet-lite0"
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+
+
+class VisionEncoder(nn.Module):
+    """A ViT (its CLS token), a CNN (mean of the feature map) or CLIP's image tower (its own projection).
+
+    Its batch statistics and dropout stay as they were pre-trained: the network is never in training mode.
+    """
+
+    def __init__(self, settings: Vision, folder: Path | None = None) -> None:
+        """Pre-trained weights by the settings' name, or the layout saved in `folder`, to be filled later."""
+        super().__init__()
+        self.depth = settings.train_layers
+        name = str(folder or settings.model)
+        if settings.model == "offline":
+            self.network: nn.Module = Lite0(pretrained=folder is None)
+            self.mean, self.std, own_size, self.width = [127.0] * 3, [128.0] * 3, 224, Lite0.width
+            self.size = settings.size or own_size
+        else:
+            self.network = load_transformer(name, "vision", pretrained=folder is None)
+            self.mean, self.std = _normalisation(name)
+            config: Any = self.network.config
+            own_size = getattr(config, "image_size", None)
+            self.size = settings.size or own_size or 224
+            if own_size is not None and self.size != own_size:
+                raise ConfigError(f"vision.size = {self.size}, but {name} takes {own_size}; leave it out")
+            self.width = _width(self.network, config)
+        self.cut = Cut(self.network, self.depth, name)
+
+    def train(self, mode: bool = True) -> VisionEncoder:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def fingerprint(self) -> str:
+        """What the frozen outputs depend on beside the pictures themselves."""
+        return f"image-{self.cut.fingerprint()}-{self.depth}-{self.size}"
+
+    @torch.no_grad()
+    def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
+        """The frozen part: a vector, hidden states at the cut or pixels a picture; nothing for a broken one."""
+        rows, readable = [], []
+        for start in range(0, len(pictures), batch):
+            pixels, ok, _ = load_batch(pictures[start : start + batch], self.size)
+            rows.append(self._frozen(torch.from_numpy(pixels[ok])))
+            readable.append(ok)
+        return Ragged(np.concatenate(rows), offsets_of(np.concatenate(readable).astype(np.int64)))
+
+    def _frozen(self, pixels: Tensor) -> Any:
+        """(n, S, S, 3) uint8 → (n, ...)."""
+        if self.depth == "all" or not len(pixels):
+            return pixels.numpy() if self.depth == "all" else np.zeros((0, *self._shape()), self._dtype())
+        values = self._normalise(pixels)
+        if self.depth == 0:
+            return self._pool(self.network(pixel_values=values)).float().cpu().numpy()
+        return self.cut.before(lambda: self.network(pixel_values=values)).half().cpu().numpy()
+
+    def _shape(self) -> tuple[int, ...]:
+        """Of one prepared row, found by preparing a white picture."""
+        white = torch.full((1, self.size, self.size, 3), 255, dtype=torch.uint8)
+        return tuple(self._frozen(white).shape[1:])
+
+    def _dtype(self) -> Any:
+        return np.float32 if self.depth == 0 else np.float16
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        """The trained part: prepared rows (n, 1, ...) → (n, H)."""
+        values = values[:, 0]
+        if self.depth == 0:
+            return values
+        if self.depth == "all":
+            return self._pool(self.network(pixel_values=self._normalise(values)))
+        pixels = values.new_zeros(len(values), 3, self.size, self.size)  # only their shape is read
+        return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
+        """(n, S, S, 3) uint8 → (n, 3, S, S), channels last in memory."""
+        device = next(self.network.parameters()).device
+        mean, std = torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
+        return ((pixels.to(device).float() - mean) / std).permute(0, 3, 1, 2)
+
+    def _pool(self, output: Any) -> Tensor:
+        if hasattr(output, "image_embeds"):
+            embeds: Tensor = output.image_embeds
+            return embeds
+        hidden: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
+        return hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
+
+    def save(self, folder: Path) -> None:
+        """What rebuilds the encoder but its weights: configuration and normalisation."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.network, Lite0):
+            (folder / "config.json").write_text(json.dumps({"model_type": LITE0}))
+            return
+        self.network.config.save_pretrained(folder)  # type: ignore[union-attr, operator]  # of transformers
+        normalisation = {"image_mean": [m / 255 for m in self.mean], "image_std": [s / 255 for s in self.std]}
+        (folder / "preprocessor_config.json").write_text(json.dumps(normalisation))
+
+
+def _normalisation(name: str) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel, on the scale 0–255."""
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        values, _ = ImageProcessingMixin.get_image_processor_dict(name)
+    except (OSError, ValueError):
+        values = IMAGENET  # a checkpoint without a processor file
+    mean, std = (values.get(key) or IMAGENET[key] for key in ("image_mean", "image_std"))
+    return [255 * m for m in mean], [255 * s for s in std]
+
+
+def _width(network: nn.Module, config: Any) -> int:
+    if hasattr(network, "visual_projection"):
+        return int(config.projection_dim)
+    return int(config.hidden_sizes[-1] if hasattr(config, "hidden_sizes") else config.hidden_size)

@@ -1,0 +1,71 @@
+"""The paper's analyses of a ranking: recall by label popularity, precision by category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+
+from mufin.errors import UsageError
+from mufin.metrics import FloatArray, IntArray, judge
+
+
+def popularity_bins(train_relevance: csr_matrix, bins: int = 5) -> IntArray:
+    """Bin number of each label, 0 = rarest; every bin holds about the same number of training pairs.
+
+    Labels stand in order of training frequency; one that straddles a border goes where its middle pair lies.
+    Labels never seen in training are in bin 0.
+
+    >>> train = csr_matrix([[1, 1, 1, 0], [1, 0, 0, 0]], dtype=bool)  # seen 2, 1, 1, 0 times
+    >>> popularity_bins(train, bins=2).tolist()
+    [1, 0, 0, 0]
+    """
+    if bins < 1:
+        raise UsageError(f"bins is {bins}; it must be at least 1")
+    frequency = np.asarray(train_relevance.astype(bool).sum(axis=0), dtype=np.int64).ravel()  # (L,)
+    order = np.argsort(frequency, kind="stable")
+    middle = np.cumsum(frequency[order]) - frequency[order] / 2  # in pairs, rarest label first
+    numbers = np.empty(len(frequency), np.int64)
+    numbers[order] = np.minimum(middle * bins // max(1, frequency.sum()), bins - 1)
+    return numbers
+
+
+def recall_contributions(
+    predicted: npt.ArrayLike, truth: csr_matrix, bin_of_label: npt.ArrayLike, k: int = 10
+) -> FloatArray:
+    """What each bin adds to R@k, (bins,): mean of its hits in the top k / all relevant labels.
+
+    The contributions sum to R@k.
+
+    >>> truth = csr_matrix([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=bool)
+    >>> recall_contributions([[0, 1], [2, 3]], truth, [0, 1, 1, 1]).tolist()  # R@10 = 1
+    [0.25, 0.75]
+    """
+    numbers = np.asarray(bin_of_label)
+    if numbers.shape != (truth.shape[1],):
+        raise UsageError(f"bin numbers of shape {numbers.shape} for {truth.shape[1]} labels")
+    judged = judge(predicted, truth).within(k)
+    share = 1 / judged.relevant[judged.rows]  # (H,)
+    bins = int(numbers.max(initial=0)) + 1
+    return np.bincount(numbers[judged.labels], share, minlength=bins) / judged.n
+
+
+def precision_by_category(
+    predicted: npt.ArrayLike, truth: csr_matrix, categories: Sequence[str], k: int = 5
+) -> dict[str, float]:
+    """P@k over the datapoints of each category, in order of name.
+
+    >>> truth = csr_matrix([[1, 1], [1, 0], [0, 1]], dtype=bool)
+    >>> precision_by_category([[0, 1], [1, 0], [0, -1]], truth, ["desk", "lamp", "lamp"], k=2)
+    {'desk': 1.0, 'lamp': 0.25}
+    """
+    if len(categories) != truth.shape[0]:
+        raise UsageError(f"{len(categories)} categories for {truth.shape[0]} datapoints; expected one each")
+    names, number, size = np.unique(
+        np.asarray(categories, dtype=str), return_inverse=True, return_counts=True
+    )
+    judged = judge(predicted, truth).within(k)
+    hits = np.bincount(number[judged.rows], minlength=len(names))
+    return {str(name): float(value) for name, value in zip(names, hits / (k * size), strict=True)}

@@ -1,0 +1,94 @@
+"""The demonstration: a model on the embedded catalogue beside two baselines, and some predictions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from mufin import metrics
+from mufin.config import Config
+from mufin.data.catalogue import Catalogue
+from mufin.data.items import Items
+from mufin.data.split import Split
+from mufin.encode.ragged import Ints
+from mufin.evaluate.baselines import popularity, tfidf_neighbours
+from mufin.evaluate.score import DEPTH, predict
+from mufin.progress import Progress
+from mufin.train.fit import fit
+
+METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")
+EXAMPLES = 6
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Example:
+    """What was predicted for one item of the test split."""
+
+    text: str
+    pictures: int
+    labels: list[tuple[str, bool]]  # the text of each label, best first, and whether it is relevant
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration found."""
+
+    scores: dict[str, dict[str, float]]  # method → metric → value
+    examples: list[Example]
+    train_seconds: float
+    ms_per_point: float
+
+
+def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress) -> Demo:
+    """Train on `train` into `out`, and measure the model and the baselines on `test`."""
+    started = time.perf_counter()
+    model = fit(catalogue, config, out, quiet=progress.quiet)
+    seconds = time.perf_counter() - started
+    train, test = catalogue.split("train"), catalogue.split("test")
+    predictions = predict(model, catalogue, test, DEPTH, progress)
+    progress.say("Baselines …")
+    ranked = dict(zip(METHODS, (*_baselines(catalogue.items, train, test), predictions.labels), strict=True))
+    weights = metrics.propensities(train.relevance)
+    scores = {name: metrics.evaluate(rows, test.relevance, weights) for name, rows in ranked.items()}
+    examples = _examples(catalogue, test, predictions.labels, np.random.default_rng(config.seed))
+    return Demo(scores, examples, seconds, predictions.ms_per_point)
+
+
+def _baselines(items: Items, train: Split, test: Split) -> tuple[Ints, Ints]:
+    """The label rows (n, k) of both baselines."""
+    popular = popularity(train.relevance, len(test), DEPTH, test.exclude)
+    texts = [_text(items, row) for row in train.members], [_text(items, row) for row in test.members]
+    near = tfidf_neighbours(texts[0], train.relevance, texts[1], DEPTH, exclude=test.exclude)
+    return popular, near
+
+
+def _examples(catalogue: Catalogue, test: Split, predicted: Ints, rng: np.random.Generator) -> list[Example]:
+    """A few random points of the split that have labels and a text, not only the ones that went well."""
+    labelled = np.flatnonzero(np.diff(test.relevance.indptr) > 0)
+    usable = [int(i) for i in rng.permutation(labelled) if _text(catalogue.items, test.members[i])]
+    return [_example(catalogue, test, predicted, i) for i in usable[:EXAMPLES]]
+
+
+def _example(catalogue: Catalogue, test: Split, predicted: Ints, point: int) -> Example:
+    row = int(test.members[test.offsets[point]])
+    relevant = set(_columns(test.relevance, point))
+    labels = [
+        (_text(catalogue.labels, label) or str(catalogue.labels.ids[int(label)]), int(label) in relevant)
+        for label in predicted[point, :TOP]
+        if label >= 0
+    ]
+    return Example(_text(catalogue.items, row), len(catalogue.items[row].images), labels)
+
+
+def _columns(relation: csr_matrix, row: int) -> list[int]:
+    return [int(column) for column in relation.indices[relation.indptr[row] : relation.indptr[row + 1]]]
+
+
+def _text(items: Items, row: int) -> str:
+    """All texts of an item as one line."""
+    return " ".join(items.texts[int(row)].as_py() or ()).strip()

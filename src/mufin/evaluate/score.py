@@ -1,0 +1,118 @@
+"""How good a model is on a split of a catalogue, or on fill-in-the-blank questions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from mufin import metrics
+from mufin.data.catalogue import Catalogue
+from mufin.data.items import Items
+from mufin.data.sets import Questions
+from mufin.data.split import Split
+from mufin.encode.features import Features, Groups
+from mufin.encode.ragged import Ints, offsets_of
+from mufin.errors import UsageError
+from mufin.model import Mufin
+from mufin.progress import Progress
+
+DEPTH = 100  # labels predicted for each point: R@100 and AUC look that far
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The labels predicted for each point of a split, as rows of the catalogue's labels, and what it took."""
+
+    labels: Ints  # (n, k), best first, −1 where fewer are eligible
+    score: NDArray[np.float32]  # (n, k)
+    ms_per_point: float  # embedding, search and ranking, from the encoders' frozen outputs on
+    encode_ms_per_point: float  # the frozen outputs; next to nothing when they are cached
+
+
+def predict(
+    model: Mufin, catalogue: Catalogue, points: Split, k: int = DEPTH, progress: Progress | None = None
+) -> Predictions:
+    """The k best labels of every point; excluded labels, and labels the catalogue does not have, are not shown."""
+    progress = progress or Progress(quiet=True)
+    started = time.perf_counter()
+    features = features_of(model, catalogue.items, points.members, progress)
+    encoded = time.perf_counter()
+    to_catalogue = catalogue.labels.rows(model.labels.items.ids)  # (L of the model,)
+    exclude = _in_model_order(points.exclude, to_catalogue)
+    allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
+    labels, score = [], []
+    groups = Groups(points.offsets, points.members)
+    with progress.task("Predicting", len(points)) as task:
+        for start in range(0, len(points), BATCH):
+            part = np.arange(start, min(start + BATCH, len(points)), dtype=np.int64)
+            ranked = model.rank(model.embedder.embed(features, groups.take(part)), k, exclude[part], allowed)
+            labels.append(ranked.labels.cpu().numpy())
+            score.append(ranked.score.cpu().numpy())
+            task.advance(len(part))
+    rows = np.concatenate(labels)
+    ended = time.perf_counter()
+    per_point = 1000 / max(1, len(points))
+    return Predictions(
+        np.where(rows >= 0, to_catalogue[rows], -1), np.concatenate(score),
+        (ended - encoded) * per_point, (encoded - started) * per_point,
+    )  # fmt: skip
+
+
+def evaluate(
+    model: Mufin, catalogue: Catalogue, split: str = "test", progress: Progress | None = None
+) -> dict[str, float]:
+    """All metrics on a split; see `mufin.metrics.evaluate` for their names and units."""
+    points = catalogue.split(split)
+    if not len(points):
+        raise UsageError(f"split {split!r} has no datapoints")
+    predictions = predict(model, catalogue, points, progress=progress)
+    seen = catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
+    scores = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen))
+    return scores | {
+        "ms_per_point": predictions.ms_per_point,
+        "encode_ms_per_point": predictions.encode_ms_per_point,
+        "points": len(points),
+    }
+
+
+def answer(model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress | None = None) -> Ints:
+    """Which choice completes each query set best, (q,): all are scored as labels without training."""
+    progress = progress or Progress(quiet=True)
+    queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
+    used = np.unique(np.concatenate([queries.members, questions.choices.ravel()]))
+    features = features_of(model, catalogue.items, used, progress)
+    bags = model.embedder.embed(features, queries)
+    chosen = np.zeros(len(questions), np.int64)
+    with progress.task("Answering", len(questions)) as task:
+        for i, choices in enumerate(questions.choices):
+            candidates = model.embedder.embed(features, Groups.singles(choices))
+            query = bags.select(torch.tensor([i]))
+            chosen[i] = int(model.score(query, candidates)[0].argmax())
+            task.advance()
+    return chosen
+
+
+def features_of(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
+    """Features of these rows, numbered like all items; the others are left empty, their pictures unread."""
+    used = np.unique(rows)
+    chosen = items.take(used)
+    total = len(chosen.flat_texts()[1]) + len(chosen.flat_images()[1])
+    with progress.task("Encoding", total) as task:
+        features = model.features(chosen, cached=True, progress=lambda *_: task.advance)
+    return features.spread(used, len(items))
+
+
+def _in_model_order(relation: csr_matrix, to_catalogue: Ints) -> csr_matrix:
+    """Columns of catalogue labels (n, L) as columns of the model's labels."""
+    if len(to_catalogue) == relation.shape[1] and (to_catalogue == np.arange(len(to_catalogue))).all():
+        return relation
+    known = np.flatnonzero(to_catalogue >= 0)
+    shape = (relation.shape[1], len(to_catalogue))
+    moved = csr_matrix((np.ones(len(known), bool), (to_catalogue[known], known)), shape=shape)
+    return csr_matrix(relation @ moved)

@@ -1,0 +1,79 @@
+"""Labels: all that a trained model knows of its labels, computed once and read at every prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mufin.bag import PackedBags
+from mufin.data.items import Items
+from mufin.errors import UsageError
+from mufin.retrieve.entries import Entries, Kind
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One row a label. Never changed in place: adding and removing give new Labels."""
+
+    items: Items  # ids, texts, small pictures
+    bags: PackedBags  # Ẑ¹
+    weights: Tensor  # (L, D) w_l
+    alpha: Tensor  # (L,) α_l; 1 for a label without training
+    centroids: Tensor  # (L, D) μ_l
+    has_centroid: Tensor  # (L,) bool
+    alive: Tensor  # (L,) bool; False once removed, until the model is saved
+    own_items: bool  # datapoints and labels are the same things: an item is never its own label
+
+    def __len__(self) -> int:
+        return int(self.alive.sum())
+
+    def entries(self, kinds: Sequence[Kind]) -> Entries:
+        """What these labels put into the index."""
+        return Entries.build(self.bags.rows, self.bags.offsets, self.centroids, self.has_centroid, kinds)
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """The row of each id; an id that is unknown or removed is an error."""
+        rows = self.items.rows(list(ids))
+        for name, row in zip(ids, rows, strict=True):
+            if row < 0 or not self.alive[row]:
+                raise UsageError(f"there is no label {name!r} in this model")
+        return rows
+
+    def added(self, items: Items, bags: PackedBags) -> Labels:
+        """With these labels after the others: w = ẑ, no centroid."""
+        n, z = len(items), bags.vectors()
+        return replace(
+            self,
+            items=self.items.concat(items),
+            bags=self.bags.concat(bags),
+            weights=torch.cat([self.weights, z]),
+            alpha=torch.cat([self.alpha, self.alpha.new_ones(n)]),
+            centroids=torch.cat([self.centroids, torch.zeros_like(z)]),
+            has_centroid=torch.cat([self.has_centroid, self.has_centroid.new_zeros(n)]),
+            alive=torch.cat([self.alive, self.alive.new_ones(n)]),
+        )
+
+    def removed(self, rows: np.ndarray) -> Labels:
+        """Without these rows; the others keep their numbers."""
+        alive = self.alive.clone()
+        alive[torch.from_numpy(rows).to(alive.device)] = False
+        return replace(self, alive=alive)
+
+    def compact(self) -> Labels:
+        """Only the living rows, numbered anew."""
+        if bool(self.alive.all()):
+            return self
+        kept = self.alive.nonzero()[:, 0].cpu()
+        return Labels(
+            self.items.take(kept.numpy()), self.bags.select(kept), self.weights[kept], self.alpha[kept],
+            self.centroids[kept], self.has_centroid[kept], self.alive[kept], self.own_items,
+        )  # fmt: skip
+
+    def to(self, device: torch.device) -> Labels:
+        bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device))
+        tensors = (self.weights, self.alpha, self.centroids, self.has_centroid, self.alive)
+        return Labels(self.items, bags, *(t.to(device) for t in tensors), self.own_items)

@@ -1,0 +1,1 @@
+"""Shortlist to scores: cross-attention and one-vs-all classifiers."""

@@ -1,0 +1,59 @@
+"""The ranker: a datapoint adapted to each label, then scored by the label's classifier."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mufin.attention import CrossAttention
+from mufin.bag import Bag
+from mufin.config import Config
+
+
+class Concat(nn.Module):
+    """The paper's ConCat variant: [x̂¹, ẑ¹] → 2D → 2D → D instead of A_C."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim)
+        )
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        mixed: Tensor = self.layers(torch.cat([x.expand_as(z), z], dim=-1))
+        return F.normalize(mixed, dim=-1)
+
+
+class Ranker(nn.Module):
+    """c = ⟨x̂²ˡ, w_l⟩ with x̂²ˡ = N(1ᵀ A_C(X̂¹, Ẑ¹_l)), or x̂² = x̂¹ where there is no A_C."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        embed, settings = config.embed, config.rank
+        self.cross_attention: CrossAttention | Concat | None
+        match settings.cross:
+            case "attention":
+                self.cross_attention = CrossAttention(embed.dim, settings.blocks, embed.heads, embed.dropout)
+            case "concat":
+                self.cross_attention = Concat(embed.dim)
+            case "none":
+                self.cross_attention = None
+
+    @property
+    def adapts(self) -> bool:
+        return self.cross_attention is not None
+
+    def adapted(self, x: Bag, z: Bag) -> Tensor:
+        """x̂²ˡ (B, k, D) of each datapoint X̂¹ (B, m, D) for its own k labels Ẑ¹ (B, k, n, D)."""
+        match self.cross_attention:
+            case CrossAttention() as attend:
+                return attend(Bag(x.values[:, None], x.mask[:, None]), z).vector()
+            case Concat() as concat:
+                return concat(x.vector()[:, None], z.vector())
+            case _:
+                return x.vector()[:, None].expand(-1, z.values.shape[1], -1)
+
+    def forward(self, x: Bag, z: Bag, w: Tensor) -> Tensor:
+        """c (B, k) for classifiers w (B, k, D)."""
+        return (self.adapted(x, z) * w).sum(-1)

@@ -1,0 +1,1 @@
+"""Vectors to a shortlist of unique labels."""

@@ -1,0 +1,205 @@
+"""Approximate search by faiss for many entries on a CPU; it tunes itself to the recall that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mufin.errors import ModelError
+from mufin.retrieve.entries import Entries
+from mufin.retrieve.exact import ExactIndex
+from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, first_fetch
+
+GRAPH = 1_000_000  # up to here HNSW over 8-bit vectors; beyond, IVF-PQ FastScan, which builds much sooner
+SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
+LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
+COARSE = 4  # 4-bit codes misplace their neighbours: this many times more are scored again
+SAMPLE = 128  # queries of the recall check
+MARGIN = 0.01  # above the recall asked for: the check sees a sample only
+BREADTH = (
+    100  # efConstruction: with the 40 of faiss more is missed at the same effort, 200 builds half as fast
+)
+EFFORTS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # efSearch
+PROBES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # nprobe
+
+
+class ApproximateIndex:
+    """The answers of `ExactIndex`, found among the entries that faiss holds to be near.
+
+    The similarities are exact: what faiss finds is scored again with the vectors themselves.
+    """
+
+    def __init__(self, entries: Entries, recall: float = 0.97, queries: Tensor | None = None) -> None:
+        """Build, and raise the effort until the recall@100 of queries (B, D) is reached.
+
+        Queries like those to come make the tuning true; without any, disturbed entries stand in.
+        """
+        self.exact = ExactIndex(entries)
+        self.faiss: Any = _build(entries)
+        self._mapped = False
+        self._tune(recall, _disturbed(entries) if queries is None else queries[:SAMPLE])
+
+    @property
+    def n_entries(self) -> int:
+        return self.exact.n_entries
+
+    @property
+    def n_labels(self) -> int:
+        return self.exact.n_labels
+
+    @property
+    def one_each(self) -> bool:
+        return self.exact.one_each
+
+    @property
+    def entries(self) -> Entries:
+        """All entries, with those that were added."""
+        return self.exact.entries
+
+    def search(
+        self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
+    ) -> Shortlist:
+        """The k nearest eligible labels of queries (B, D), without the pairs in exclude (B, L)."""
+        queries = checked(queries, k, self.exact.parts[0].vectors)
+        who = eligible(queries, self.n_labels, exclude, allowed)
+        limit = self.n_entries // LARGE_PART
+        if who.share < SELECTIVE or first_fetch(self, k, who) > limit:
+            return self.exact.search(queries, k, exclude, allowed)
+        found, short = collect(self, queries, k, who, limit)
+        if len(short):
+            rest = None if exclude is None else exclude[short.cpu().numpy()]
+            found.put(short, self.exact.search(queries[short], k, rest, allowed))
+        return found
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Append unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
+        self.exact.add(vectors, labels)
+        if self._mapped:  # faiss ends the process when a mapped index grows, so it is read into memory
+            faiss = _faiss()
+            self.faiss, self._mapped = faiss.deserialize_index(faiss.serialize_index(self.faiss)), False
+        self.faiss.add(_numpy(vectors))
+
+    def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last."""
+        many = n if self._is_graph else COARSE * n
+        with _threads(1 if len(queries) == 1 else None):
+            _, found = self.faiss.search(_numpy(queries), many, params=self._parameters(many))
+        entries = torch.from_numpy(found).to(queries.device)
+        similarity = self.similarity(queries, entries.clamp(min=0)).where(entries >= 0, -torch.inf)
+        similarity, order = similarity.topk(n, dim=1)
+        return similarity, entries.gather(1, order)
+
+    def label_of(self, entries: Tensor) -> Tensor:
+        """The label of each entry."""
+        return self.exact.label_of(entries)
+
+    def similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
+        """⟨x̂_b, v_e⟩ for entries (B, n)."""
+        return self.exact.similarity(queries, entries)
+
+    def save(self, path: Path | str) -> None:
+        """Write the faiss index; the entries are the caller's to keep."""
+        _faiss().write_index(self.faiss, str(path))
+
+    @classmethod
+    def load(cls, path: Path | str, entries: Entries) -> ApproximateIndex:
+        """The saved index over the same entries, mapped from its file instead of read."""
+        faiss = _faiss()
+        try:
+            stored = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise ModelError(f"{path} is no faiss index that can be read: build the index again") from error
+        if (stored.ntotal, stored.d) != tuple(entries.vectors.shape):
+            raise ModelError(
+                f"{path} holds ({stored.ntotal}, {stored.d}) vectors, but the entries are "
+                f"{tuple(entries.vectors.shape)}: build the index again"
+            )
+        index = cls.__new__(cls)
+        index.exact, index.faiss, index._mapped = ExactIndex(entries), stored, True
+        return index
+
+    @property
+    def _is_graph(self) -> bool:
+        return hasattr(self.faiss, "hnsw")
+
+    def _parameters(self, n: int) -> Any:
+        """How hard to search for n entries."""
+        if self._is_graph:
+            return _faiss().SearchParametersHNSW(efSearch=max(n, self.faiss.hnsw.efSearch))
+        return _faiss().SearchParametersIVF(nprobe=self.faiss.nprobe)
+
+    def _tune(self, recall: float, queries: Tensor, k: int = 100) -> None:
+        """Take the least effort that reaches the recall of k labels."""
+        truth = self.exact.search(queries, k).labels
+        for effort in EFFORTS if self._is_graph else PROBES:
+            if self._is_graph:
+                self.faiss.hnsw.efSearch = effort
+            else:
+                self.faiss.nprobe = effort
+            if label_recall(self.search(queries, k).labels, truth) >= min(1.0, recall + MARGIN):
+                return
+
+
+def label_recall(found: Tensor, truth: Tensor) -> float:
+    """The share of the true labels (B, k) that were found (B, k); −1 is no label."""
+    hits = (truth[:, :, None] == found[:, None, :]).any(2) & (truth >= 0)
+    return float(hits.sum() / (truth >= 0).sum().clamp(min=1))
+
+
+def _build(entries: Entries) -> Any:
+    """The faiss index for inner products over the entries."""
+    faiss = _faiss()
+    n, width = entries.vectors.shape
+    if n <= GRAPH:
+        how = "HNSW32,SQ8"
+    else:
+        lists = 2 ** round(np.log2(4 * n**0.5))
+        how = f"IVF{lists},PQ{width // 2 if width % 2 == 0 else width}x4fs"
+    index = faiss.index_factory(width, how, faiss.METRIC_INNER_PRODUCT)
+    if hasattr(index, "hnsw"):
+        index.hnsw.efConstruction = BREADTH
+    vectors = _numpy(entries.vectors)
+    if n:
+        index.train(vectors)
+        index.add(vectors)
+    return index
+
+
+def _disturbed(entries: Entries) -> Tensor:
+    """Stand-ins for queries (≤ SAMPLE, D): v moved to a cosine near 0.8, the way two entries differ."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(max(1, len(entries)), (3, min(SAMPLE, len(entries))), generator=generator)
+    vector, one, other = entries.vectors[chosen]
+    return normalize(vector + 0.75 * normalize(one - other, dim=1), dim=1)
+
+
+def _numpy(vectors: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """f32 in rows, as faiss wants it."""
+    return np.ascontiguousarray(vectors.detach().cpu().float().numpy())
+
+
+def _faiss() -> Any:
+    """faiss, loaded when it is first needed."""
+    import faiss
+
+    return faiss
+
+
+@contextmanager
+def _threads(n: int | None) -> Iterator[None]:
+    """Let faiss use n threads: waking others for a single query costs more than they give."""
+    faiss = _faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -1,0 +1,46 @@
+"""Which index: exact for few entries or on a GPU, approximate beyond."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from mufin.errors import UsageError
+from mufin.retrieve.approximate import ApproximateIndex
+from mufin.retrieve.entries import Entries
+from mufin.retrieve.exact import ExactIndex
+from mufin.retrieve.shortlist import Shortlist
+
+How = Literal["auto", "exact", "approximate"]
+FEW = 200_000  # entries that exact search on a CPU serves in a few milliseconds
+
+
+class Index(Protocol):
+    """What every index can do."""
+
+    @property
+    def n_labels(self) -> int: ...
+
+    @property
+    def entries(self) -> Entries: ...
+
+    def search(
+        self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
+    ) -> Shortlist: ...
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None: ...
+
+
+def build_index(entries: Entries, how: How = "auto", queries: Tensor | None = None) -> Index:
+    """The index over entries; queries (B, D) like those to come help to tune an approximate one."""
+    match how:
+        case "auto":
+            small = len(entries) <= FEW or entries.vectors.is_cuda
+            return build_index(entries, "exact" if small else "approximate", queries)
+        case "exact":
+            return ExactIndex(entries)
+        case "approximate":
+            return ApproximateIndex(entries, queries=queries)
+    raise UsageError(f"an index is 'auto', 'exact' or 'approximate', not {how!r}")

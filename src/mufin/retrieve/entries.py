@@ -1,0 +1,103 @@
+"""What an index holds: unit vectors, each of which knows its label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mufin.errors import UsageError
+
+Kind = Literal["bag", "vector", "centroid"]
+TINY = 1e-6  # a mean shorter than this has no direction
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Unit vectors in the order of their labels; a label may own many, one or none."""
+
+    vectors: Tensor  # (E, D) f32
+    labels: Tensor  # (E,) int64, ascending
+    n_labels: int
+
+    def __post_init__(self) -> None:
+        if self.vectors.ndim != 2 or self.labels.shape != self.vectors.shape[:1]:
+            raise UsageError(
+                f"entries need vectors (E, D) and labels (E,), not {tuple(self.vectors.shape)} and "
+                f"{tuple(self.labels.shape)}"
+            )
+        if len(self) and (int(self.labels.min()) < 0 or int(self.labels.max()) >= self.n_labels):
+            raise UsageError(
+                f"entries have label rows {int(self.labels.min())}..{int(self.labels.max())}, "
+                f"but there are {self.n_labels} labels"
+            )
+        if bool((self.labels[1:] < self.labels[:-1]).any()):
+            raise UsageError("entries must be in ascending order of their labels: sort them first")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @staticmethod
+    def build(
+        bag_rows: Tensor,  # (Σm, D)
+        bag_offsets: Tensor,  # (L + 1,): the bag of label l is bag_rows[bag_offsets[l] : bag_offsets[l + 1]]
+        centroids: Tensor | None = None,  # (L, D)
+        has_centroid: Tensor | None = None,  # (L,) bool; None: every label that `centroids` covers
+        kinds: Sequence[Kind] = ("bag", "centroid"),
+    ) -> Entries:
+        """The entries of every label: N(row) of its bag Ẑ_l, its vector N(1ᵀẐ_l), its centroid N(μ_l).
+
+        A label with an empty bag and no centroid has no entry.
+        """
+        if not kinds or not set(kinds) <= set(get_args(Kind)):
+            raise UsageError(f"the kinds of entries are {get_args(Kind)}, not {tuple(kinds)}")
+        sizes = bag_offsets.diff()  # (L,)
+        n_labels = len(sizes)
+        everyone = torch.arange(n_labels, device=bag_rows.device)
+        owner = everyone.repeat_interleave(sizes.to(bag_rows.device))  # (Σm,)
+        parts: list[tuple[Tensor, Tensor]] = []
+        if "bag" in kinds:
+            parts.append((bag_rows, owner))
+        if "vector" in kinds:
+            sums = bag_rows.new_zeros(n_labels, bag_rows.shape[1]).index_add_(0, owner, bag_rows)  # (L, D)
+            some = everyone[sizes.to(bag_rows.device) > 0]
+            parts.append((sums[some], some))
+        if "centroid" in kinds and centroids is not None:
+            some = everyone if has_centroid is None else everyone[has_centroid.to(bag_rows.device)]
+            parts.append((centroids.to(bag_rows.device)[some], some))
+        labels = torch.cat([part[1] for part in parts])  # (E,)
+        vectors = torch.cat([part[0] for part in parts])  # (E, D)
+        if len(parts) > 1:
+            labels, order = labels.sort(stable=True)
+            vectors = vectors[order]
+        return Entries(normalize(vectors.float(), dim=1), labels, n_labels)
+
+    def only(self, allowed: Tensor) -> Entries:
+        """The entries of the labels in allowed (L,) bool; label rows keep their numbers."""
+        keep = allowed.to(self.labels.device)[self.labels].nonzero()[:, 0]
+        return Entries(self.vectors[keep], self.labels[keep], self.n_labels)
+
+
+def centroids(vectors: Tensor, relevance: csr_matrix) -> tuple[Tensor, Tensor]:
+    """μ_l = N(mean {x̂¹_i : y_il = 1}) (L, D), and which labels have one (L,) bool.
+
+    vectors (N, D) are the x̂¹ of the datapoints; relevance (N, L) is non-zero where a label is relevant.
+    """
+    if relevance.shape[0] != len(vectors):
+        raise UsageError(
+            f"relevance has {relevance.shape[0]} rows, but there are {len(vectors)} vectors: "
+            "give one row a datapoint"
+        )
+    points, labels = relevance.nonzero()
+    counts = np.bincount(labels, minlength=relevance.shape[1])  # (L,)
+    share = (1 / counts[labels]).astype(np.float32)
+    members = csr_matrix((share, (labels, points)), shape=relevance.shape[::-1])  # (L, N), rows sum to 1
+    means = torch.from_numpy(members @ vectors.detach().float().cpu().numpy())  # (L, D)
+    has = means.norm(dim=1) > TINY
+    return normalize(means, dim=1).to(vectors.device), has.to(vectors.device)

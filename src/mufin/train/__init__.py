@@ -1,0 +1,1 @@
+"""Modules I–IV: pre-training, retrieval, transfer, fine-tuning."""

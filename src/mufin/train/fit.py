@@ -1,0 +1,94 @@
+"""fit: Modules I–IV in order, from a catalogue to a model that can be saved and asked."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mufin.config import Config
+from mufin.data.catalogue import Catalogue
+from mufin.data.items import Items
+from mufin.data.split import Split
+from mufin.encode.embedder import Embedder
+from mufin.encode.features import Features, Groups
+from mufin.errors import CatalogueError
+from mufin.model import Mufin
+from mufin.progress import Progress
+from mufin.store import pick_device, save
+from mufin.train.assemble import Trained, assemble
+from mufin.train.data import TrainingData
+from mufin.train.finetune import finetune
+from mufin.train.loop import Context
+from mufin.train.pretrain import pretrain
+from mufin.train.retrieve import retrieve
+from mufin.train.transfer import transfer
+from mufin.train.validate import hold_out, precision_at_1
+
+
+def fit(
+    catalogue: Catalogue,
+    config: Config | None = None,
+    out: Path | str | None = None,
+    split: str = "train",
+    quiet: bool = False,
+) -> Mufin:
+    """Train a model on a split of the catalogue, with the preset `default` if no settings are given.
+
+    With `out`, the model is also saved to that folder. The same seed gives the same model on the same machine.
+    """
+    config = config or Config.preset("default")
+    progress = Progress(quiet)
+    points = _checked(catalogue.split(split), split)
+    seed_everything(config.seed)
+    embedder = Embedder(config).to(pick_device(config.run.device))
+    data = training_data(embedder, catalogue, points, config, progress)
+    logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
+    context = Context(np.random.default_rng(config.seed), progress, logs)
+
+    held_out = hold_out(data.relevance, config.run.validation, context.rng)
+    used, held = data.take(data.others(held_out)), data.take(held_out)
+    watch = partial(precision_at_1, embedder, held) if len(held_out) else None
+    pretrain(embedder, used, config.pretrain, context, watch)
+    shortlist = retrieve(embedder, used, config.retrieve, progress)
+    ranker, classifiers = transfer(config, data.n_labels, embedder.device)
+    watch = partial(precision_at_1, embedder, held, ranker, classifiers) if len(held_out) else None
+    finetune(embedder, ranker, classifiers, used, shortlist, config.finetune, context, watch)
+
+    model = assemble(Trained(embedder, ranker, classifiers), config, catalogue, data, held_out, progress)
+    if out is not None:
+        save(model, out)
+    return model
+
+
+def seed_everything(seed: int) -> None:
+    """Fix all random numbers that torch, NumPy and Python draw."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def training_data(
+    embedder: Embedder, catalogue: Catalogue, points: Split, config: Config, progress: Progress
+) -> TrainingData:
+    """The features of datapoints and labels, from disk where they were computed before."""
+    catalogue = catalogue.only(config.modalities)
+
+    def features(items: Items, whose: str) -> Features:
+        total = len(items.flat_texts()[1]) + len(items.flat_images()[1])
+        with progress.task(f"Encoding {whose}", total) as task:
+            return embedder.features(items, progress=lambda *_: task.advance)
+
+    of_items = features(catalogue.items, "items")
+    of_labels = of_items if catalogue.labels is catalogue.items else features(catalogue.labels, "labels")
+    groups = Groups(points.offsets, points.members)
+    return TrainingData(of_items, groups, of_labels, points.relevance, points.exclude)
+
+
+def _checked(points: Split, name: str) -> Split:
+    if not points.relevance.nnz:
+        raise CatalogueError(f"split {name!r} has no datapoint with a label: there is nothing to learn from")
+    return points

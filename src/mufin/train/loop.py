@@ -1,0 +1,132 @@
+"""What Modules I and IV share: optimizers, the learning-rate curve, mixed precision, what is shown and logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mufin.config import Finetune, Pretrain
+from mufin.encode.embedder import Embedder
+from mufin.encode.ragged import Ints
+from mufin.progress import Progress, Task
+
+
+@dataclass
+class Context:
+    """What surrounds a training run: its random numbers, its bars, its logs."""
+
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    logs: Path | None = None  # a folder for TensorBoard
+
+
+class Loop:
+    """Steps of AdamW for dense weights and of lazy row-wise Adam for sparse ones, under one-cycle cosine.
+
+    lr(t) rises linearly over the warm-up, then falls as a cosine to zero. Rows of a sparse weight that are not in
+    a batch neither move nor decay.
+    """
+
+    def __init__(
+        self,
+        settings: Pretrain | Finetune,
+        steps: int,
+        dense: list[dict[str, Any]],
+        sparse: list[dict[str, Any]] | None = None,
+    ) -> None:
+        # One group of plain weights may be empty when everything but a temperature is frozen.
+        groups = [group for group in dense if group["params"]]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay)
+        ]
+        if sparse and any(group["params"] for group in sparse):
+            self.optimizers.append(torch.optim.SparseAdam(sparse))
+        self.dense = [p for group in groups for p in group["params"]]
+        curve = one_cycle(steps, settings.warmup)
+        self.schedules = [torch.optim.lr_scheduler.LambdaLR(o, curve) for o in self.optimizers]
+
+    def step(self, loss: Tensor) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        nn.utils.clip_grad_norm_(self.dense, 1.0)
+        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+
+
+def one_cycle(steps: int, warmup: int) -> Callable[[int], float]:
+    """The factor on the learning rate at each step: up in `warmup` steps (at most a fifth of all), then cosine."""
+    rise = min(warmup, steps // 5)
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / (rise + 1)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1, steps - rise))))
+
+    return factor
+
+
+def embedder_groups(embedder: Embedder, lr: float, encoder_lr: float | None) -> list[dict[str, Any]]:
+    """Parameter groups: the encoders' own layers, and the projections and attention on top."""
+    encoders = embedder.encoder_parameters()
+    own = {id(p) for p in encoders}
+    rest = [p for p in embedder.parameters() if p.requires_grad and id(p) not in own]
+    return [{"params": encoders, "lr": encoder_lr or lr}, {"params": rest, "lr": lr}]
+
+
+def autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 on GPUs; plain f32 on CPUs, where most have no bf16 units."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def shuffled(numbers: Ints, batch: int, rng: np.random.Generator) -> list[Ints]:
+    """Random batches that go through all numbers once."""
+    order = rng.permutation(numbers)
+    return [order[start : start + batch] for start in range(0, len(order), batch)]
+
+
+class Journal:
+    """Shows loss and validation P@1 beside the bar, and writes them for TensorBoard when asked."""
+
+    def __init__(self, task: Task, module: str, logs: Path | None) -> None:
+        self.task, self.module, self.steps = task, module, 0
+        self.mean: float | None = None
+        self.writer: Any = None
+        if logs is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(logs))  # type: ignore[no-untyped-call]  # torch does not type it
+
+    def step(self, loss: Tensor) -> None:
+        value = float(loss.detach())
+        self.mean = value if self.mean is None else 0.95 * self.mean + 0.05 * value
+        self.steps += 1
+        self.task.advance(1, loss=self.mean)
+        self._write("loss", value)
+
+    def validation(self, precision: float) -> None:
+        self.task.advance(0, **{"P@1": precision})
+        self._write("validation P@1", precision)
+
+    def _write(self, name: str, value: float) -> None:
+        if self.writer is not None:
+            self.writer.add_scalar(f"{self.module}/{name}", value, self.steps)
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+def epochs_to_validate(epochs: int) -> Iterator[int]:
+    """About ten of them, the last always."""
+    every = max(1, epochs // 10)
+    return (epoch for epoch in range(epochs) if (epoch + 1) % every == 0 or epoch == epochs - 1)

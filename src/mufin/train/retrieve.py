@@ -1,0 +1,56 @@
+"""Module II: all embeddings computed anew, the index over labels, and the shortlists R_i."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from mufin.bag import PackedBags
+from mufin.config import Retrieve
+from mufin.encode.embedder import Embedder
+from mufin.progress import Progress
+from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.entries import Entries, centroids
+from mufin.retrieve.shortlist import Shortlist
+from mufin.train.data import TrainingData
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """All labels' bags and all datapoints' vectors under the present embedder."""
+
+    labels: PackedBags
+    points: Tensor  # (N, D)
+
+
+def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Embedded:
+    """Ẑ¹ of every label and x̂¹ of every datapoint."""
+    with progress.task("Embedding ", data.n_labels + len(data.groups)) as task:
+        labels = embedder.embed(data.labels, data.label_groups, advance=task.advance)
+        points = embedder.embed(data.points, data.groups, advance=task.advance)
+    return Embedded(labels, points.vectors())
+
+
+def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> tuple[Index, Tensor, Tensor]:
+    """The index over Σ (m_l + 1) entries; the centroids (L, D) and which labels have one (L,)."""
+    means, has = centroids(embedded.points, relevance)
+    entries = Entries.build(embedded.labels.rows, embedded.labels.offsets, means, has, settings.entries)
+    return build_index(entries, settings.search), means, has
+
+
+def retrieve(embedder: Embedder, data: TrainingData, settings: Retrieve, progress: Progress) -> Shortlist:
+    """R_i of every datapoint: its nearest unique labels, one query each."""
+    embedded = embed_all(embedder, data, progress)
+    index, _, _ = label_index(embedded, data.relevance, settings)
+    labels, similarity = [], []
+    with progress.task("Shortlists", len(embedded.points)) as task:
+        for start in range(0, len(embedded.points), 4096):
+            stop = min(start + 4096, len(embedded.points))
+            part = index.search(embedded.points[start:stop], settings.shortlist, data.exclude[start:stop])
+            labels.append(part.labels)
+            similarity.append(part.similarity)
+            task.advance(stop - start)
+    return Shortlist(torch.cat(labels), torch.cat(similarity))
