@@ -77,7 +77,14 @@ def tiny_config(tiny_encoders: tuple[str, str]) -> Config:
             "vision": {"model": vision, "train_layers": 0},
             "embed": {"dim": 16, "projection": "linear"},
             "pretrain": {"epochs": 3, "batch": 16, "lr": 1e-2, "loss": "softmax", "sampled": 8},
-            "finetune": {"epochs": 3, "batch": 16, "lr": 1e-2, "loss": "softmax", "sampled": 8, "negatives": 4},
+            "finetune": {
+                "epochs": 3,
+                "batch": 16,
+                "lr": 1e-2,
+                "loss": "softmax",
+                "sampled": 8,
+                "negatives": 4,
+            },
             "rank": {"cross": "attention"},
             "run": {"validation": 0.1},
         },
@@ -87,7 +94,7 @@ def tiny_config(tiny_encoders: tuple[str, str]) -> Config:
 
 @pytest.fixture(scope="session")
 def shop() -> Catalogue:
-    """Sixty things of a colour and a shape, each with a title, a picture or both; labels are what one searches."""
+    """Sixty things of a colour and a shape with a title, a picture or both; labels are search words."""
     from made import made_shop
 
     return made_shop()

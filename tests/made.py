@@ -25,7 +25,7 @@ def picture(colour: str, shape: str, size: int = 32, shift: int = 0) -> Image.Im
 
 
 def made_shop(repeats: int = 5) -> Catalogue:
-    """Items of every colour and shape; some have only a title, some only a picture. Labels: colours and shapes."""
+    """Items of every colour and shape, some with only a title or a picture; labels: colours and shapes."""
     items, train, test = [], {}, {}
     for number in range(repeats):
         for colour in COLOURS:

@@ -319,7 +319,8 @@ def test_info(shell: Shell, run: Path):
 
 def test_labels_come_and_go(shell: Shell, own_run: Path, tmp_path: Path):
     file = tmp_path / "new.jsonl"
-    file.write_text('{"id": "red-stool", "title": "red stool"}\n')
+    file.write_text('{"id": "red-stool", "title": "red stool", "images": ["red.png"]}\n')
+    (tmp_path / "red.png").write_bytes(picture("red"))
     assert shell.json("add-labels", own_run, file) == {"added": 1, "labels": 25}
     hits = shell.json("recommend", own_run, "red stool", "-k", 25)["hits"]
     assert "red-stool" in {hit["label"] for hit in hits}
@@ -372,6 +373,7 @@ def test_settings_that_cannot_be_used(shell: Shell, shop: Path, tmp_path: Path):
 def test_an_encoder_that_is_not_there(shell: Shell, shop: Path, tmp_path: Path):
     settings = ["--set", f"text.model={tmp_path / 'none'}"]
     assert "cannot be loaded" in shell.fails("train", shop, "-o", tmp_path / "run", "--quiet", *settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_is_no_model_is_not_overwritten(shell: Shell, shop: Path, tmp_path: Path):

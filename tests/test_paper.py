@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.entries import Entries, centroids
 from mufin.retrieve.exact import ExactIndex
-from mufin.train.losses import cosine_loss, decoupled_softmax, hardest, margin_loss
 from mufin.train.loop import one_cycle
+from mufin.train.losses import cosine_loss, decoupled_softmax, hardest, margin_loss
 from mufin.train.sampling import draw_per_row, is_hard
 
 rng = np.random.default_rng(7)
@@ -41,9 +42,9 @@ def random_bag(lengths: list[int], dim: int, width: int | None = None) -> Bag:
 
 
 def attention_oracle(block: Attention, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """LayerNorm(x + O softmax(Q x (K z)ᵀ / √d) V z), a loop over heads, rows and columns; x (m, D), z (n, D)."""
-    get = {name: (layer.weight.detach().numpy(), layer.bias.detach().numpy())
-           for name, layer in (("q", block.query), ("k", block.key), ("v", block.value), ("o", block.output))}  # fmt: skip
+    """LayerNorm(x + O softmax(Q x (K z)ᵀ / √d) V z) by loops over heads and rows; x (m, D), z (n, D)."""
+    layers = {"q": block.query, "k": block.key, "v": block.value, "o": block.output}
+    get = {name: (layer.weight.detach().numpy(), layer.bias.detach().numpy()) for name, layer in layers.items()}
     dim, width = x.shape[1], x.shape[1] // block.heads
     out = np.zeros_like(x)
     for i in range(len(x)):
@@ -104,8 +105,8 @@ def test_attention_to_an_empty_bag_is_finite() -> None:
 
 
 def test_self_and_cross_attention_share_no_parameters(tiny_config: Config) -> None:
-    own = {id(p) for p in Embedder(tiny_config).self_attention.parameters()}
-    assert own.isdisjoint(id(p) for p in Ranker(tiny_config).parameters())
+    embedder, ranker = Embedder(tiny_config), Ranker(tiny_config)
+    assert {id(p) for p in embedder.parameters()}.isdisjoint(id(p) for p in ranker.parameters())
 
 
 def test_vector_is_the_normalised_sum() -> None:
@@ -209,7 +210,8 @@ def test_hard_positives_are_relevant_and_not_too_similar() -> None:
     labels = np.array([4, 1, 3])
     keep = is_hard(z, x, relation, labels, 0.5)
     qualifying = {
-        l: {i for i in range(20) if relation[labels[l], i] and float(z[labels[l]] @ x[i]) <= 0.5} for l in range(3)
+        l: {i for i in range(20) if relation[labels[l], i] and float(z[labels[l]] @ x[i]) <= 0.5}
+        for l in range(3)
     }
     seen: dict[int, set[int]] = {l: set() for l in range(3)}
     for _ in range(60):
@@ -232,7 +234,9 @@ def test_augmented_retrieval() -> None:
     relevance = csr_matrix(np.array([[1, 0, 1, 0]] * 3 + [[0, 1, 0, 0]] * 4, bool))
     means, has = centroids(torch.tensor(points), relevance)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    index = ExactIndex(Entries.build(torch.tensor(rows), torch.tensor(offsets), means, has, ["bag", "centroid"]))
+    index = ExactIndex(
+        Entries.build(torch.tensor(rows), torch.tensor(offsets), means, has, ["bag", "centroid"])
+    )
     queries = np.stack([unit(v) for v in rng.normal(size=(5, 4))]).astype(np.float32)
     found = index.search(torch.tensor(queries), 4)
     for q in range(5):
@@ -276,7 +280,10 @@ def test_decoupled_softmax() -> None:
     rows = []
     for i in range(4):
         against = [math.exp(s[i, n]) for n in range(6) if not positive[i, n] and not ignored[i, n]]
-        losses = [-math.log(math.exp(s[i, p]) / (math.exp(s[i, p]) + sum(against))) for p in np.flatnonzero(positive[i])]
+        losses = [
+            -math.log(math.exp(s[i, p]) / (math.exp(s[i, p]) + sum(against)))
+            for p in np.flatnonzero(positive[i])
+        ]
         if losses:
             rows.append(sum(losses) / len(losses))
     loss = decoupled_softmax(torch.tensor(s), torch.tensor(positive), torch.tensor(ignored))
@@ -308,7 +315,7 @@ def test_rows_not_in_the_batch_neither_move_nor_decay() -> None:
 def test_one_cycle_cosine_with_warm_up() -> None:
     factor = one_cycle(steps=100, warmup=10)
     rising, falling = [factor(t) for t in range(10)], [factor(t) for t in range(10, 101)]
-    assert all(a < b for a, b in zip(rising, rising[1:], strict=False))
+    assert all(a < b for a, b in pairwise(rising))
     assert factor(10) == 1
     for t, value in enumerate(falling):
         assert value == pytest.approx(0.5 * (1 + math.cos(math.pi * t / 90)))
@@ -321,7 +328,9 @@ def test_one_cycle_cosine_with_warm_up() -> None:
 def test_score_is_the_mixture_of_classifier_and_similarity(tiny_model, shop) -> None:
     hits = tiny_model.recommend(shop.items[0], k=7)
     for hit in hits:
-        assert hit.score == pytest.approx(tiny_model.beta * hit.classifier + (1 - tiny_model.beta) * hit.similarity)
+        assert hit.score == pytest.approx(
+            tiny_model.beta * hit.classifier + (1 - tiny_model.beta) * hit.similarity
+        )
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
 
 
@@ -345,7 +354,9 @@ def test_fill_in_the_blank_scores_candidates_without_training(tiny_model, shop) 
     features = tiny_model.features(shop.items)
     query = tiny_model.embedder.embed(features, Groups(np.array([0, 2]), np.array([0, 5])))
     candidates = tiny_model.embedder.embed(features, Groups.singles(np.array([7, 9])))
-    union = Item("u", [*shop.items[0].texts, *shop.items[5].texts], [*shop.items[0].images, *shop.items[5].images])
+    union = Item(
+        "u", [*shop.items[0].texts, *shop.items[5].texts], [*shop.items[0].images, *shop.items[5].images]
+    )
     x = tiny_model.embed(union)
     assert torch.allclose(query.rows, x.values[0, x.mask[0]], atol=1e-5)
     scores = tiny_model.score(query, candidates)[0]

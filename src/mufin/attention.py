@@ -35,13 +35,14 @@ class Attention(nn.Module):
         return Bag(values.masked_fill(~mask[..., None], 0.0), mask)
 
     def weights(self, x: Bag, z: Bag) -> Tensor:
-        """How much each row of x looks at each row of z, (..., h, m, n); rows sum to 1, or 0 if z is empty."""
+        """How much each row of x looks at each row of z, (..., h, m, n); sums are 1, or 0 if z is empty."""
         query, key = self._split(self.query(x.values)), self._split(self.key(z.values))
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
         keep = z.mask[..., None, None, :]
         # A finite floor and a second masking: softmax over −inf alone would be NaN when z is empty.
         scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1).masked_fill(~keep, 0.0)
+        weights: Tensor = scores.softmax(dim=-1).masked_fill(~keep, 0.0)
+        return weights
 
     def _split(self, rows: Tensor) -> Tensor:
         """(..., m, D) → (..., h, m, d)."""

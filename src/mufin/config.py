@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mufin.errors import ConfigError
 
@@ -60,10 +60,17 @@ class Embed(Section):
     """A_S, or what stands in its place."""
     blocks: int = Field(1, ge=1)
     heads: int = Field(1, ge=1)
+    """Of A_S and A_C; must divide `dim`."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """On attention weights."""
     input_dropout: float = Field(0.0, ge=0, lt=1)
     """On an encoder's output, before the projection."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Embed:
+        if self.dim % self.heads:
+            raise ValueError(f"heads = {self.heads} does not divide dim = {self.dim}")
+        return self
 
 
 class Pretrain(Section):
@@ -247,9 +254,9 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _keys_beside(path: list[str]) -> list[str]:
-    model: type[BaseModel] = Config
+    model: Any = Config
     for part in path:
-        model = model.model_fields[part].annotation or Config
+        model = model.model_fields[part].annotation
     return list(model.model_fields)
 
 

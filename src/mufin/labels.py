@@ -75,5 +75,5 @@ class Labels:
 
     def to(self, device: torch.device) -> Labels:
         bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device))
-        tensors = (self.weights, self.alpha, self.centroids, self.has_centroid, self.alive)
-        return Labels(self.items, bags, *(t.to(device) for t in tensors), self.own_items)
+        names = ("weights", "alpha", "centroids", "has_centroid", "alive")
+        return replace(self, bags=bags, **{name: getattr(self, name).to(device) for name in names})

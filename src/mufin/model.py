@@ -51,14 +51,22 @@ class Ranked:
 
     @staticmethod
     def join(parts: list[Ranked]) -> Ranked:
-        return Ranked(*(torch.cat(tensors) for tensors in zip(*(vars(p).values() for p in parts), strict=True)))
+        return Ranked(
+            *(torch.cat(tensors) for tensors in zip(*(vars(p).values() for p in parts), strict=True))
+        )
 
 
 class Mufin:
     """A model ready to predict; `fit` makes one, `load` reads one."""
 
     def __init__(
-        self, config: Config, embedder: Embedder, ranker: Ranker, labels: Labels, beta: float, index: Index | None = None
+        self,
+        config: Config,
+        embedder: Embedder,
+        ranker: Ranker,
+        labels: Labels,
+        beta: float,
+        index: Index | None = None,
     ) -> None:
         self.config, self.beta = config, beta
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
@@ -127,7 +135,11 @@ class Mufin:
         self, items: Sequence[Item], k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
     ) -> list[list[Hit]]: ...
     def recommend(
-        self, items: Item | Sequence[Item], k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
+        self,
+        items: Item | Sequence[Item],
+        k: int = 10,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
     ) -> list[Hit] | list[list[Hit]]:
         """The k best labels of an item, or of each item; among `allow` if given, never of `deny`.
 
@@ -139,7 +151,7 @@ class Mufin:
         features = self.features(Items.of(listed))
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"item {listed[i].id or i!r} has nothing to look at: no text, no picture that can be read "
+                f"item {listed[i].id or int(i)!r} has nothing to look at: no text, no picture that can be read "
                 f"(this model reads: {self.config.modalities})"
             )
         bags = self.embedder.embed(features, Groups.singles(np.arange(len(listed))))
@@ -189,7 +201,9 @@ class Mufin:
         parts = []
         for start in range(0, len(bags), CHUNK):
             x = bags.take(torch.arange(start, min(start + CHUNK, len(bags)), device=bags.rows.device))
-            similarity = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf).amax(-1)
+            similarity = (
+                torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf).amax(-1)
+            )
             each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
             parts.append(combine(self.beta, self.ranker(x, each, w.expand(len(x), *w.shape)), similarity))
         return torch.cat(parts)
@@ -202,7 +216,9 @@ class Mufin:
         self._check_new(table.ids.to_pylist())
         features = self.embedder.features(table, cached=False)
         for i in np.flatnonzero(features.sizes == 0):
-            raise UsageError(f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture")
+            raise UsageError(
+                f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture"
+            )
         fresh = self.labels.added(table, self.embedder.embed(features, Groups.singles(np.arange(len(table)))))
         last = torch.arange(len(fresh.alive), device=fresh.alive.device) >= len(self.labels.alive)
         entries = fresh.entries(self.config.retrieve.entries).only(last)
@@ -220,7 +236,9 @@ class Mufin:
             seen.add(name)
         if (rows >= 0).any():
             self.labels = self.labels.compact()
-            self.index = build_index(self.labels.entries(self.config.retrieve.entries), self.config.retrieve.search)
+            self.index = build_index(
+                self.labels.entries(self.config.retrieve.entries), self.config.retrieve.search
+            )
 
     def remove_labels(self, ids: str | Sequence[str]) -> None:
         """Labels that are never recommended again; gone from the folder when the model is next saved."""

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Task(Protocol):
@@ -87,7 +87,8 @@ def _bar(name: str, total: int) -> Iterator[Task]:
         number = bars.add_task(name, total=total, shown="")
 
         class Bar:
-            shown: dict[str, Any] = {}
+            def __init__(self) -> None:
+                self.shown: dict[str, float] = {}
 
             def advance(self, n: int = 1, **shown: float) -> None:
                 self.shown |= shown

@@ -1,4 +1,4 @@
-"""The model folder: everything that prediction needs, nothing pickled, written so that a kill leaves it whole.
+"""The model folder: everything that prediction needs, nothing pickled, and a kill leaves it whole.
 
     mufin.json                 format, versions, β, and for each part below its file, size and hash
     config-<hash>.toml         the settings
@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from torch import Tensor
 from mufin.bag import PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
 from mufin.errors import ConfigError, ModelError
 from mufin.labels import Labels
@@ -55,7 +57,9 @@ def save(model: Mufin, folder: Path | str) -> None:
         _write_tensors(staging / "labels.safetensors", _label_tensors(labels))
         pq.write_table(_label_table(labels.items), staging / "labels.parquet", compression="zstd")
         model.embedder.save(staging)
-        parts = {str(path.relative_to(staging)): path for path in sorted(staging.rglob("*")) if path.is_file()}
+        parts = {
+            str(path.relative_to(staging)): path for path in sorted(staging.rglob("*")) if path.is_file()
+        }
         entries = {part: _install(path, part, folder) for part, path in parts.items()}
     manifest = {
         "mufin": FORMAT, "library": _version(), "beta": model.beta, "own_items": labels.own_items,
@@ -66,7 +70,7 @@ def save(model: Mufin, folder: Path | str) -> None:
 
 
 def load(folder: Path | str, device: str = "auto") -> Mufin:
-    """Read a model folder; large arrays are mapped. A damaged or foreign folder is a ModelError that says why."""
+    """Read a model folder, large arrays mapped; a damaged or foreign one is a ModelError that says why."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     files = {part: _checked(folder, entry) for part, entry in manifest["parts"].items()}
@@ -86,7 +90,10 @@ def pick_device(name: str) -> torch.device:
     """`auto`: a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device {name!r} cannot be used here; try auto, cpu or cuda") from None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -100,11 +107,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         version = manifest["mufin"]
         if not isinstance(version, int) or version > FORMAT:
             raise ModelError(f"{path}: format {version!r}, this mufin reads up to {FORMAT}; update mufin")
-        missing = {"config.toml", "network.safetensors", "labels.safetensors", "labels.parquet"} - set(manifest["parts"])
+        missing = {"config.toml", "network.safetensors", "labels.safetensors", "labels.parquet"} - set(
+            manifest["parts"]
+        )
         if missing:
-            raise ModelError(f"{path}: does not list {', '.join(sorted(missing))}; the folder is damaged, train again")
+            raise ModelError(
+                f"{path}: does not list {', '.join(sorted(missing))}; the folder is damaged, train again"
+            )
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: not a manifest of mufin ({type(error).__name__}: {error}); train again") from None
+        raise ModelError(
+            f"{path}: not a manifest of mufin ({type(error).__name__}: {error}); train again"
+        ) from None
     checked: dict[str, Any] = manifest
     return checked
 
@@ -148,9 +161,13 @@ def _checked(folder: Path, entry: dict[str, Any]) -> Path:
         raise ModelError(f"{path} is missing; the model is damaged: copy the folder again or train again")
     size = path.stat().st_size
     if size != entry["size"]:
-        raise ModelError(f"{path} has {size} bytes, expected {entry['size']}: copy the folder again or train again")
+        raise ModelError(
+            f"{path} has {size} bytes, expected {entry['size']}: copy the folder again or train again"
+        )
     if file_hash(path) != entry["hash"]:
-        raise ModelError(f"{path} is not what was saved (its hash differs): copy the folder again or train again")
+        raise ModelError(
+            f"{path} is not what was saved (its hash differs): copy the folder again or train again"
+        )
     return path
 
 
@@ -175,7 +192,9 @@ def _sweep(folder: Path, kept: set[str]) -> None:
 
 def _layouts(files: dict[str, Path], folder: Path) -> Path:
     if "text/config.json" not in files:
-        raise ModelError(f"{folder}: the text encoder's layout is not listed; the folder is damaged, train again")
+        raise ModelError(
+            f"{folder}: the text encoder's layout is not listed; the folder is damaged, train again"
+        )
     return folder
 
 
@@ -198,7 +217,9 @@ def _write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
     ready = {}
     for name, tensor in tensors:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise ModelError(f"{name} has values that are not finite; training diverged: lower the learning rate")
+            raise ModelError(
+                f"{name} has values that are not finite; training diverged: lower the learning rate"
+            )
         ready[name] = tensor.detach().cpu().contiguous().clone()
     save_file(ready, path)
 
@@ -223,7 +244,9 @@ def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: 
         try:
             module.load_state_dict(own)
         except RuntimeError as error:
-            raise ModelError(f"{path} does not fit its settings ({str(error).splitlines()[-1].strip()})") from None
+            raise ModelError(
+                f"{path} does not fit its settings ({str(error).splitlines()[-1].strip()})"
+            ) from None
 
 
 def _labels(tensors: dict[str, Tensor], table: Path, manifest: dict[str, Any]) -> Labels:
@@ -245,7 +268,8 @@ def _label_table(items: Items) -> pa.Table:
     offsets, pictures = items.flat_images()
     if not len(pictures):
         return items.table
-    rows = [list(pictures[start:end]) for start, end in zip(offsets, offsets[1:], strict=False)]
+    # A label added from a file brings paths; the folder must not depend on files elsewhere.
+    rows = [[read_bytes(p) for p in pictures[start:end]] for start, end in pairwise(offsets)]
     return items.table.append_column("images", pa.array(rows, pa.list_(pa.binary())))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,10 +120,10 @@ def train(
     catalogue = Catalogue.read(folder)
     if sets is not None:
         catalogue = catalogue.from_sets(sets)
-    _claim(output)
-    from mufin.train.fit import fit
+    with _claimed(output):
+        from mufin.train.fit import fit
 
-    model = fit(catalogue, used, output, split, quiet=quiet or json)
+        model = fit(catalogue, used, output, split, quiet=quiet or json)
     seconds = time.monotonic() - started
     if json:
         facts = {
@@ -158,12 +159,12 @@ def demo(
     from mufin.progress import Progress
 
     catalogue = Catalogue.demo()
-    _claim(output)
-    from mufin.evaluate.demo import run_demo
-
     progress = Progress(quiet or json)
     progress.say(f"{catalogue}: {len(catalogue.split('train')):,} points to train on")
-    found = run_demo(catalogue, used, output, progress)
+    with _claimed(output):
+        from mufin.evaluate.demo import run_demo
+
+        found = run_demo(catalogue, used, output, progress)
     if json:
         printing.show_json({"model": output, "seconds": found.train_seconds, "scores": found.scores})
         return
@@ -207,19 +208,26 @@ def _settings(preset: str | None, file: Path | None, changes: list[str]) -> Conf
     return base.override(changes)
 
 
-def _claim(run: Path) -> None:
+@contextmanager
+def _claimed(run: Path) -> Iterator[None]:
     """Make the folder for a model before hours are spent on training; refuse one that holds other things."""
     if run.is_dir() and not (run / "mufin.json").exists():
         # What a run that was stopped may have left is no reason to refuse.
-        others = [path.name for path in run.iterdir() if path.name != "logs" and path.suffix != ".tmp"]
-        others = [name for name in others if not name.startswith(".saving-")]
+        others = [path.name for path in run.iterdir() if not path.name.startswith((".saving-", "logs"))]
         if others:
             raise UsageError(
                 f"{run} is not empty and not a model folder (it has {others[0]}); choose another -o"
             )
+    existed = run.exists()
     run.mkdir(parents=True, exist_ok=True)
     if not os.access(run, os.W_OK):
         raise UsageError(f"{run} cannot be written to; choose another -o")
+    try:
+        yield
+    finally:
+        if not existed:
+            with suppress(OSError):  # only an empty folder goes
+                run.rmdir()
 
 
 def _next_commands(run: Path, folder: Path, catalogue: Catalogue) -> list[str]:

@@ -97,7 +97,9 @@ class FeatureCache:
 
     def _gather(self, keys: Keys) -> Ragged:
         """Rows from all shards, joined in the order of `keys`."""
-        shards = [(np.load(s / "keys.npy"), np.load(s / "offsets.npy"), s / "flat.npy") for s in self._shards()]
+        shards = [
+            (np.load(s / "keys.npy"), np.load(s / "offsets.npy"), s / "flat.npy") for s in self._shards()
+        ]
         lengths, places = np.zeros(len(keys), np.int64), []
         for shard_keys, offsets, path in shards:
             at, found = _find(shard_keys, keys)

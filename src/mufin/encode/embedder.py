@@ -36,7 +36,9 @@ class Embedder(nn.Module):
         self.self_attention: nn.Module
         match settings.attention:
             case "attention":
-                self.self_attention = SelfAttention(self.dim, settings.blocks, settings.heads, settings.dropout)
+                self.self_attention = SelfAttention(
+                    self.dim, settings.blocks, settings.heads, settings.dropout
+                )
             case "feedforward":
                 self.self_attention = FeedForward(self.dim)
             case "none":

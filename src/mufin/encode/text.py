@@ -69,8 +69,12 @@ class TextEncoder(nn.Module):
             return values[:, 0]
         if self.depth == "all":
             return self._run(values, lengths)
-        ids = torch.zeros(values.shape[:2], dtype=torch.int64, device=values.device)  # only their shape is read
-        output = self.cut.after(values, lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths)))
+        ids = torch.zeros(
+            values.shape[:2], dtype=torch.int64, device=values.device
+        )  # only their shape is read
+        output = self.cut.after(
+            values, lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
+        )
         return self._pool(output.last_hidden_state, lengths)
 
     def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:

@@ -34,13 +34,13 @@ class VisionEncoder(nn.Module):
         name = str(folder or settings.model)
         if settings.model == "offline":
             self.network: nn.Module = Lite0(pretrained=folder is None)
-            self.mean, self.std, own_size, self.width = [127.0] * 3, [128.0] * 3, 224, Lite0.width
-            self.size = settings.size or own_size
+            self.mean, self.std, self.width = [127.0] * 3, [128.0] * 3, Lite0.width
+            self.size = settings.size or 224
         else:
             self.network = load_transformer(name, "vision", pretrained=folder is None)
             self.mean, self.std = _normalisation(name)
             config: Any = self.network.config
-            own_size = getattr(config, "image_size", None)
+            own_size: int | None = getattr(config, "image_size", None)
             self.size = settings.size or own_size or 224
             if own_size is not None and self.size != own_size:
                 raise ConfigError(f"vision.size = {self.size}, but {name} takes {own_size}; leave it out")
@@ -58,7 +58,7 @@ class VisionEncoder(nn.Module):
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
-        """The frozen part: a vector, hidden states at the cut or pixels a picture; nothing for a broken one."""
+        """The frozen part: a vector, hidden states at the cut or pixels; no row for a broken picture."""
         rows, readable = [], []
         for start in range(0, len(pictures), batch):
             pixels, ok, _ = load_batch(pictures[start : start + batch], self.size)

@@ -38,7 +38,7 @@ class Predictions:
 def predict(
     model: Mufin, catalogue: Catalogue, points: Split, k: int = DEPTH, progress: Progress | None = None
 ) -> Predictions:
-    """The k best labels of every point; excluded labels, and labels the catalogue does not have, are not shown."""
+    """The k best labels of every point, none that is excluded or that the catalogue does not have."""
     progress = progress or Progress(quiet=True)
     started = time.perf_counter()
     features = features_of(model, catalogue.items, points.members, progress)
@@ -81,7 +81,9 @@ def evaluate(
     }
 
 
-def answer(model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress | None = None) -> Ints:
+def answer(
+    model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress | None = None
+) -> Ints:
     """Which choice completes each query set best, (q,): all are scored as labels without training."""
     progress = progress or Progress(quiet=True)
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))

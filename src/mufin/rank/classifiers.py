@@ -10,7 +10,7 @@ from torch.nn import functional as F
 class Classifiers(nn.Module):
     """The free vectors η and the mixing weights α = sigmoid(logit), α being the weight on ẑ.
 
-    Rows are looked up with sparse gradients, so that a step costs what its labels cost, however many there are.
+    Rows are looked up with sparse gradients: a step costs what its labels cost, however many there are.
     """
 
     def __init__(self, n_labels: int, dim: int, learnt: bool = True) -> None:

@@ -17,7 +17,11 @@ class Concat(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim)
+            nn.Linear(2 * dim, 2 * dim),
+            nn.ReLU(),
+            nn.Linear(2 * dim, 2 * dim),
+            nn.ReLU(),
+            nn.Linear(2 * dim, dim),
         )
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
@@ -48,9 +52,11 @@ class Ranker(nn.Module):
         """x̂²ˡ (B, k, D) of each datapoint X̂¹ (B, m, D) for its own k labels Ẑ¹ (B, k, n, D)."""
         match self.cross_attention:
             case CrossAttention() as attend:
-                return attend(Bag(x.values[:, None], x.mask[:, None]), z).vector()
+                bag: Bag = attend(Bag(x.values[:, None], x.mask[:, None]), z)
+                return bag.vector()
             case Concat() as concat:
-                return concat(x.vector()[:, None], z.vector())
+                mixed: Tensor = concat(x.vector()[:, None], z.vector())
+                return mixed
             case _:
                 return x.vector()[:, None].expand(-1, z.values.shape[1], -1)
 

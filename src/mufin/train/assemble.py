@@ -9,6 +9,7 @@ import torch
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
+from mufin.data.thumbnails import thumbnails
 from mufin.encode.embedder import Embedder
 from mufin.encode.ragged import Ints
 from mufin.labels import Labels
@@ -18,7 +19,6 @@ from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
 from mufin.train.data import TrainingData
 from mufin.train.retrieve import Embedded, embed_all, label_index
-from mufin.train.thumbnails import thumbnails
 from mufin.train.validate import fit_beta
 
 BETA = 0.7  # the paper's, where none can be fitted
@@ -33,7 +33,13 @@ class Trained:
     classifiers: Classifiers
 
     def model(
-        self, config: Config, data: TrainingData, embedded: Embedded, items: Items, own_items: bool, beta: float
+        self,
+        config: Config,
+        data: TrainingData,
+        embedded: Embedded,
+        items: Items,
+        own_items: bool,
+        beta: float,
     ) -> Mufin:
         """A model whose centroids are those of `data`, whose labels' texts and pictures are `items`."""
         z = embedded.labels.vectors()
@@ -48,7 +54,12 @@ class Trained:
 
 
 def assemble(
-    trained: Trained, config: Config, catalogue: Catalogue, data: TrainingData, held_out: Ints, progress: Progress
+    trained: Trained,
+    config: Config,
+    catalogue: Catalogue,
+    data: TrainingData,
+    held_out: Ints,
+    progress: Progress,
 ) -> Mufin:
     """The finished model; β is fitted before the held-out points join the centroids."""
     embedded = embed_all(trained.embedder, data, progress)

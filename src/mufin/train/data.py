@@ -54,7 +54,7 @@ class TrainingData:
 
 
 def membership(relation: csr_matrix, rows: Ints, columns: Ints) -> Tensor:
-    """Which of `columns` (sorted, unique) stand in these rows, (r, c) bool; costs what the rows hold, not L."""
+    """Which of `columns` (sorted, unique) stand in these rows, (r, c) bool; costs what the rows hold."""
     starts = relation.indptr[rows].astype(np.int64)
     lengths = relation.indptr[rows + 1] - starts
     found = relation.indices[ranges(starts, lengths)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class _Tuner:
         self.data, self.negatives, self.settings, self.rng = data, negatives, settings, context.rng
         self.device = embedder.device
         self.temperature = Temperature().to(self.device)
-        groups = [{"params": list(ranker.parameters())}]
+        groups: list[dict[str, Any]] = [{"params": list(ranker.parameters())}]
         if not settings.freeze_encoders:
             groups += embedder_groups(embedder, settings.lr, settings.encoder_lr)
         if settings.loss == "softmax":

@@ -38,7 +38,7 @@ def fit(
 ) -> Mufin:
     """Train a model on a split of the catalogue, with the preset `default` if no settings are given.
 
-    With `out`, the model is also saved to that folder. The same seed gives the same model on the same machine.
+    With `out`, it is also saved there. The same seed gives the same model on the same machine.
     """
     config = config or Config.preset("default")
     progress = Progress(quiet)
@@ -65,9 +65,8 @@ def fit(
 
 
 def seed_everything(seed: int) -> None:
-    """Fix all random numbers that torch, NumPy and Python draw."""
+    """Fix the random numbers of torch and Python; NumPy's come from the context's generator."""
     random.seed(seed)
-    np.random.seed(seed)
     torch.manual_seed(seed)
 
 

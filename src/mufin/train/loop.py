@@ -1,4 +1,4 @@
-"""What Modules I and IV share: optimizers, the learning-rate curve, mixed precision, what is shown and logged."""
+"""What Modules I and IV share: optimizers, the learning-rate curve, mixed precision, the journal."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Context:
 class Loop:
     """Steps of AdamW for dense weights and of lazy row-wise Adam for sparse ones, under one-cycle cosine.
 
-    lr(t) rises linearly over the warm-up, then falls as a cosine to zero. Rows of a sparse weight that are not in
-    a batch neither move nor decay.
+    lr(t) rises linearly over the warm-up, then falls as a cosine to zero. Rows of a sparse weight that are
+    not in a batch neither move nor decay.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Loop:
     def step(self, loss: Tensor) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        loss.backward()
         nn.utils.clip_grad_norm_(self.dense, 1.0)
         for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
             optimizer.step()
@@ -64,7 +64,7 @@ class Loop:
 
 
 def one_cycle(steps: int, warmup: int) -> Callable[[int], float]:
-    """The factor on the learning rate at each step: up in `warmup` steps (at most a fifth of all), then cosine."""
+    """The factor on the learning rate: up in `warmup` steps (at most a fifth of all), then a cosine."""
     rise = min(warmup, steps // 5)
 
     def factor(step: int) -> float:
@@ -104,7 +104,7 @@ class Journal:
         if logs is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(logs))  # type: ignore[no-untyped-call]  # torch does not type it
+            self.writer = SummaryWriter(str(logs))
 
     def step(self, loss: Tensor) -> None:
         value = float(loss.detach())

@@ -37,7 +37,9 @@ def cosine_loss(score: Tensor, positive: Tensor, negative: Tensor, margin: float
 
     score, positive, negative (B, k): the scores c of each datapoint's own labels, S_i and T_i among them.
 
-    >>> cosine_loss(torch.tensor([[0.75, 0.75]]), *torch.tensor([[[True, False]], [[False, True]]]), margin=0.5)
+    >>> cosine_loss(
+    ...     torch.tensor([[0.75, 0.75]]), *torch.tensor([[[True, False]], [[False, True]]]), margin=0.5
+    ... )
     tensor(0.5000)
     """
     pull = ((1 - score) * positive).sum()
@@ -55,7 +57,7 @@ def decoupled_softmax(logits: Tensor, positive: Tensor, ignored: Tensor | None =
     """
     negative = ~positive if ignored is None else ~(positive | ignored)
     against = logits.masked_fill(~negative, -torch.inf).logsumexp(dim=1, keepdim=True)  # (B, 1)
-    # A row without any negative has nothing to learn: softplus(−inf − s) = 0, but −inf would give NaN gradients.
+    # A row without negatives has nothing to learn: softplus(−inf − s) = 0, but −inf gives NaN gradients.
     against = against.masked_fill(~negative.any(dim=1, keepdim=True), torch.finfo(logits.dtype).min)
     loss = F.softplus(against - logits) * positive
     count = positive.sum(dim=1)

@@ -47,7 +47,9 @@ def pretrain(
 class _Siamese:
     """One step of Module I, and the embeddings that say which positives are hard."""
 
-    def __init__(self, embedder: Embedder, data: TrainingData, settings: Pretrain, context: Context, steps: int):
+    def __init__(
+        self, embedder: Embedder, data: TrainingData, settings: Pretrain, context: Context, steps: int
+    ):
         self.embedder, self.data, self.settings, self.rng = embedder, data, settings, context.rng
         self.temperature = Temperature().to(embedder.device)
         groups = embedder_groups(embedder, settings.lr, settings.encoder_lr)
@@ -95,7 +97,9 @@ class _Siamese:
         similarity = z.float() @ x.float().T  # (B, X)
         positive = torch.zeros(similarity.shape, dtype=torch.bool)
         positive[np.searchsorted(labels, pair_label), np.searchsorted(points, pair_point)] = True
-        unrelated = ~(membership(self.data.relevance, points, labels) | membership(self.data.exclude, points, labels)).T
+        unrelated = ~(
+            membership(self.data.relevance, points, labels) | membership(self.data.exclude, points, labels)
+        ).T
         positive, unrelated = positive.to(z.device), unrelated.to(z.device)
         # "Random" negatives (an ablation) are the hardest by random numbers.
         by = similarity if self.settings.hard_negatives else torch.rand_like(similarity)

@@ -34,7 +34,9 @@ def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Emb
     return Embedded(labels, points.vectors())
 
 
-def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> tuple[Index, Tensor, Tensor]:
+def label_index(
+    embedded: Embedded, relevance: csr_matrix, settings: Retrieve
+) -> tuple[Index, Tensor, Tensor]:
     """The index over Σ (m_l + 1) entries; the centroids (L, D) and which labels have one (L,)."""
     means, has = centroids(embedded.points, relevance)
     entries = Entries.build(embedded.labels.rows, embedded.labels.offsets, means, has, settings.entries)

@@ -70,7 +70,7 @@ def _keys(relation: csr_matrix) -> Ints:
 
 
 def shared_labels(n_labels: int, wanted: Ints, sampled: int, rng: np.random.Generator) -> Ints:
-    """The wanted labels and `sampled` more at random, sorted and unique; all labels if that many are asked for."""
+    """The wanted labels and `sampled` more at random, sorted and unique; all if that many are asked for."""
     if sampled >= n_labels:
         return np.arange(n_labels, dtype=np.int64)
     return np.unique(np.concatenate([wanted[wanted >= 0], rng.integers(0, n_labels, sampled)]))

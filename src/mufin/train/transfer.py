@@ -1,4 +1,4 @@
-"""Module III: what fine-tuning starts from — A_C identity, η Xavier-uniform, α = 0.5; E carried over as it is."""
+"""Module III: what fine-tuning starts from — A_C identity, η Xavier-uniform, α = 0.5; E as it is."""
 
 from __future__ import annotations
 

@@ -26,9 +26,12 @@ def hold_out(relevance: csr_matrix, share: float, rng: np.random.Generator) -> I
 
 @torch.no_grad()
 def precision_at_1(
-    embedder: Embedder, held: TrainingData, ranker: Ranker | None = None, classifiers: Classifiers | None = None
+    embedder: Embedder,
+    held: TrainingData,
+    ranker: Ranker | None = None,
+    classifiers: Classifiers | None = None,
 ) -> float:
-    """Share of points whose best label by ⟨x̂, ẑ⟩ (Module I) or by classifier (Module IV) is relevant, in percent."""
+    """How often the best label by ⟨x̂, ẑ⟩ (Module I) or by classifier (Module IV) is relevant, in %."""
     bags = embedder.embed(held.labels, held.label_groups)
     w = z = bags.vectors()  # (L, D)
     if classifiers is not None:
@@ -44,7 +47,9 @@ def precision_at_1(
         again = ranker(x, bags.take(top), w[top])
         top = top.gather(1, again.argmax(1, keepdim=True))
         ranker.train(training)
-    return 100 * float(_dense(held.relevance, score.shape[1]).to(top.device).gather(1, top[:, :1]).float().mean())
+    return 100 * float(
+        _dense(held.relevance, score.shape[1]).to(top.device).gather(1, top[:, :1]).float().mean()
+    )
 
 
 def fit_beta(model: Mufin, held: TrainingData) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ def thumbnails(items: Items) -> Items:
     offsets, pictures = items.flat_images()
     if not len(pictures):
         return items
-    first = [[small(pictures[start])] if start < end else [] for start, end in zip(offsets, offsets[1:], strict=False)]
+    first = [[small(pictures[start])] if start < end else [] for start, end in pairwise(offsets)]
     column = pa.array([[p for p in row if p] for row in first], pa.list_(pa.binary()))
     return Items.from_table(items.table.append_column("images", column))
 
