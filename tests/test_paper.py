@@ -44,7 +44,7 @@ def random_bag(lengths: list[int], dim: int, width: int | None = None) -> Bag:
 def attention_oracle(block: Attention, x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """LayerNorm(x + O softmax(Q x (K z)ᵀ / √d) V z) by loops over heads and rows; x (m, D), z (n, D)."""
     layers = {"q": block.query, "k": block.key, "v": block.value, "o": block.output}
-    get = {name: (layer.weight.detach().numpy(), layer.bias.detach().numpy()) for name, layer in layers.items()}
+    get = {name: [p.detach().numpy() for p in layer.parameters()] for name, layer in layers.items()}
     dim, width = x.shape[1], x.shape[1] // block.heads
     out = np.zeros_like(x)
     for i in range(len(x)):

@@ -41,12 +41,12 @@ class Attention(nn.Module):
         keep = z.mask[..., None, None, :]
         # A finite floor and a second masking: softmax over −inf alone would be NaN when z is empty.
         scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
-        weights: Tensor = scores.softmax(dim=-1).masked_fill(~keep, 0.0)
-        return weights
+        return scores.softmax(dim=-1).masked_fill(~keep, 0.0)
 
     def _split(self, rows: Tensor) -> Tensor:
         """(..., m, D) → (..., h, m, d)."""
-        return rows.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        split: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        return split
 
 
 class FeedForward(nn.Module):

@@ -15,6 +15,7 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
+from mufin.data.thumbnails import thumbnails
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
 from mufin.errors import UsageError
@@ -151,7 +152,7 @@ class Mufin:
         features = self.features(Items.of(listed))
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"item {listed[i].id or int(i)!r} has nothing to look at: no text, no picture that can be read "
+                f"item {listed[i].id or int(i)!r} has nothing to look at: no text, no readable picture "
                 f"(this model reads: {self.config.modalities})"
             )
         bags = self.embedder.embed(features, Groups.singles(np.arange(len(listed))))
@@ -214,12 +215,15 @@ class Mufin:
         """Labels that can be recommended at once, without training: α = 1, no centroid."""
         table = self._table(items)
         self._check_new(table.ids.to_pylist())
-        features = self.embedder.features(table, cached=False)
+        features = self.features(table)
+        if (features.sizes == 0).any():  # as in training, a label keeps what it has rather than nothing
+            features = self.embedder.features(table, cached=False)
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
                 f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture"
             )
-        fresh = self.labels.added(table, self.embedder.embed(features, Groups.singles(np.arange(len(table)))))
+        kept = thumbnails(table) if self.config.run.pictures else table.only("text")
+        fresh = self.labels.added(kept, self.embedder.embed(features, Groups.singles(np.arange(len(table)))))
         last = torch.arange(len(fresh.alive), device=fresh.alive.device) >= len(self.labels.alive)
         entries = fresh.entries(self.config.retrieve.entries).only(last)
         self.index.add(entries.vectors, entries.labels)

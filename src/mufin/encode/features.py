@@ -174,9 +174,9 @@ def extract(
             keys = np.fromiter((key(d) for d in listed), np.uint64, len(listed))
             unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
             chosen = _Chosen(listed, first)
-            rows = FeatureCache(encoder.fingerprint()).features(
-                unique, chosen, encoder.prepare, progress(name, len(unique))
-            )
+            advance = progress(name, len(listed))
+            advance(len(listed) - len(unique))
+            rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance)
         else:
             rows, which = encoder.prepare(listed), np.arange(len(listed), dtype=np.int64)
         parts.append(Descriptors.of(rows, which.astype(np.int64), offsets))

