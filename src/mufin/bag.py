@@ -81,5 +81,6 @@ class PackedBags:
         """Only these bags, in this order, still packed."""
         start, end = self.offsets[which], self.offsets[which + 1]
         offsets = F.pad((end - start).cumsum(0), (1, 0))
-        position = torch.arange(int(offsets[-1])) + torch.repeat_interleave(start - offsets[:-1], end - start)
+        shift = torch.repeat_interleave(start - offsets[:-1], end - start)
+        position = torch.arange(len(shift), device=shift.device) + shift
         return PackedBags(self.rows[position], offsets)

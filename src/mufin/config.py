@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -17,14 +17,14 @@ from mufin.errors import ConfigError
 
 VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
 
-Layers = int | Literal["all"]
+Layers = Annotated[int, Field(ge=0)] | Literal["all"]
 Modalities = Literal["both", "text", "image"]
 
 
 class Section(BaseModel):
     """A group of settings; unknown keys are errors, so that a typo never trains with defaults."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
 
 class Text(Section):
@@ -104,7 +104,7 @@ class Pretrain(Section):
 class Retrieve(Section):
     """Module II: the index over label descriptors, and the shortlists R_i."""
 
-    entries: list[Literal["bag", "vector", "centroid"]] = ["bag", "centroid"]
+    entries: list[Literal["bag", "vector", "centroid"]] = Field(["bag", "centroid"], min_length=1)
     """What a label puts into the index: each row of its bag, its vector ẑ, its centroid μ."""
     shortlist: int = Field(100, ge=1)
     search: Literal["auto", "exact", "approximate"] = "auto"
@@ -118,7 +118,7 @@ class Rank(Section):
     blocks: int = Field(1, ge=1)
     alpha: Literal["learnt", "one"] = "learnt"
     """`one` is the variant MUFIN (α = 1): w_l = ẑ_l, no classifiers."""
-    beta: float | Literal["fitted"] = 0.7
+    beta: Annotated[float, Field(ge=0, le=1)] | Literal["fitted"] = 0.7
     """s = β c + (1 − β) a; `fitted` chooses β on the validation points."""
 
 
@@ -168,7 +168,7 @@ class Config(Section):
     """
 
     version: int = VERSION
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
     modalities: Modalities = "both"
     text: Text = Text()
     vision: Vision = Vision()
@@ -190,7 +190,7 @@ class Config(Section):
     def parse(cls, values: dict[str, Any], source: str) -> Config:
         """Checked settings from nested values; `source` names them in errors."""
         version = values.get("version", VERSION)
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int | float) and version > VERSION:
             raise ConfigError(
                 f"{source}: settings of version {version}, this mufin knows up to {VERSION}; update mufin"
             )
@@ -246,18 +246,21 @@ def _first_fault(error: ValidationError) -> str:
     """The first fault as one sentence, with the nearest known keys for an unknown one."""
     fault = error.errors()[0]
     path = [str(part) for part in fault["loc"]]
-    name = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        known = _keys_beside(path[:-1])
-        return f"unknown setting {name!r}; known here: {', '.join(known)}"
+        return f"unknown setting {'.'.join(path)!r}; known here: {', '.join(_fields(path[:-1]))}"
+    # A section and a key; what may follow is the place in a list, or the kind that a union tried first.
+    name = ".".join(path[: 2 if _fields(path[:1]) else 1])
+    if fault["type"] == "value_error":
+        return f"setting {name!r}: {fault['ctx']['error']}"
     return f"setting {name!r}: {fault['msg'].lower()}, got {fault.get('input')!r}"
 
 
-def _keys_beside(path: list[str]) -> list[str]:
+def _fields(path: list[str]) -> list[str]:
+    """The keys of the section at this path; none where there is a plain value."""
     model: Any = Config
     for part in path:
         model = model.model_fields[part].annotation
-    return list(model.model_fields)
+    return list(getattr(model, "model_fields", ()))
 
 
 _OFFLINE = {
@@ -271,14 +274,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The packaged encoders, frozen, and the decoupled softmax: minutes on a CPU.
     "default": {
         **_OFFLINE,
-        "embed": {"projection": "linear", "input_dropout": 0.1},
+        "embed": {"projection": "linear", "input_dropout": 0.4},
         "pretrain": {
-            "epochs": 10, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
+            "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
         },
         "rank": {"cross": "none", "beta": "fitted"},
         "finetune": {
-            "epochs": 30, "batch": 256, "lr": 1e-3, "classifier_lr": 5e-3, "warmup": 100,
-            "loss": "softmax", "sampled": 1024,
+            "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
+            "loss": "softmax", "sampled": 2048,
         },
     },
 }  # fmt: skip

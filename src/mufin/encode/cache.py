@@ -40,7 +40,7 @@ def key(descriptor: Any) -> int:
         case Path():
             try:
                 content = descriptor.read_bytes()
-            except OSError:
+            except (OSError, ValueError):  # ValueError: a NUL in the name
                 content = b"missing " + str(descriptor).encode()
         case _:
             content = f"{descriptor.mode} {descriptor.size}".encode() + descriptor.tobytes()
@@ -74,7 +74,8 @@ class FeatureCache:
         return self._gather(keys)
 
     def _shards(self) -> list[Path]:
-        return sorted(path.parent for path in self.folder.glob("*/keys.npy"))
+        # pathlib's * also matches the hidden folders that other runs are still writing
+        return sorted(path.parent for path in self.folder.glob("[!.]*/keys.npy"))
 
     def _known(self, keys: Keys) -> NDArray[np.bool_]:
         known = np.zeros(len(keys), bool)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from mufin.config import Text
 from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
 from mufin.encode.ragged import Ragged
+from mufin.errors import ConfigError
 
 LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_length, and safe with a 1 MB text
 
@@ -33,10 +36,14 @@ class TextEncoder(nn.Module):
         self.projects = hasattr(self.network, "text_projection")
         self.width: int = config.projection_dim if self.projects else config.hidden_size
         self.cut = Cut(self.network, self.depth, name)
+        places = _places(config, self.cut.embeddings)
+        if places is not None and self.max_length > places:
+            raise ConfigError(f"text.max_length = {self.max_length}, but {name} has places for {places} tokens")
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
-        return f"text-{self.cut.fingerprint()}-{self.depth}-{self.max_length}"
+        words = _words(self.tokenizer)
+        return f"text-{self.cut.fingerprint()}-{words}-{self.depth}-{self.max_length}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str], batch: int = 128) -> Ragged:
@@ -94,6 +101,22 @@ class TextEncoder(nn.Module):
         """What rebuilds the encoder but its weights: configuration and tokenizer files."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr, operator]  # of transformers
         self.tokenizer.save_pretrained(folder)
+
+
+def _places(config: Any, embeddings: nn.Module) -> int | None:
+    """How many tokens the network has positions for; RoBERTa and its like count from behind the padding."""
+    places: int | None = getattr(config, "max_position_embeddings", None)
+    padding = getattr(embeddings, "padding_idx", None)
+    return places - padding - 1 if places is not None and padding is not None else places
+
+
+def _words(tokenizer: Any) -> str:
+    """A hash of what turns texts into numbers: token ids mean nothing under another vocabulary."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = {"vocabulary": tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
+    for state in ("truncation", "padding"):  # what the last call asked for: it changes nothing here
+        rules.pop(state, None)
+    return hashlib.blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def _mask(like: Tensor, lengths: Tensor) -> Tensor:

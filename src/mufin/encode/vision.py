@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,8 @@ class VisionEncoder(nn.Module):
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the pictures themselves."""
-        return f"image-{self.cut.fingerprint()}-{self.depth}-{self.size}"
+        scale = hashlib.blake2b(json.dumps([self.mean, self.std]).encode(), digest_size=6).hexdigest()
+        return f"image-{self.cut.fingerprint()}-{scale}-{self.depth}-{self.size}"
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mufin.config import Finetune, Pretrain
 from mufin.encode.embedder import Embedder
 from mufin.encode.ragged import Ints
+from mufin.errors import UsageError
 from mufin.progress import Progress, Task
 
 
@@ -42,11 +43,13 @@ class Loop:
         dense: list[dict[str, Any]],
         sparse: list[dict[str, Any]] | None = None,
     ) -> None:
-        # One group of plain weights may be empty when everything but a temperature is frozen.
+        # Groups are empty where everything is frozen; with classifiers alone to train, all of them are.
         groups = [group for group in dense if group["params"]]
-        self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay)
-        ]
+        self.optimizers: list[torch.optim.Optimizer] = []
+        if groups:
+            self.optimizers.append(
+                torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay)
+            )
         if sparse and any(group["params"] for group in sparse):
             self.optimizers.append(torch.optim.SparseAdam(sparse))
         self.dense = [p for group in groups for p in group["params"]]
@@ -54,6 +57,8 @@ class Loop:
         self.schedules = [torch.optim.lr_scheduler.LambdaLR(o, curve) for o in self.optimizers]
 
     def step(self, loss: Tensor) -> None:
+        if not loss.requires_grad:  # settings that leave nothing to train
+            return
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -102,8 +107,10 @@ class Journal:
         self.mean: float | None = None
         self.writer: Any = None
         if logs is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UsageError('tensorboard is not installed; run: pip install "mufin[tensorboard]"') from None
             self.writer = SummaryWriter(str(logs))
 
     def step(self, loss: Tensor) -> None:

@@ -39,12 +39,12 @@ def precision_at_1(
     points = embedder.embed(held.points, held.groups)
     score = points.vectors() @ w.T  # (B, L)
     score = score.masked_fill(_dense(held.exclude, score.shape[1]).to(score.device), -torch.inf)
-    top = score.topk(min(100, score.shape[1]), dim=1).indices  # (B, 100)
+    best, top = score.topk(min(100, score.shape[1]), dim=1)  # (B, 100)
     if ranker is not None and ranker.adapts:
         training = ranker.training
         ranker.eval()
         x = points.take(torch.arange(len(points), device=z.device))
-        again = ranker(x, bags.take(top), w[top])
+        again = ranker(x, bags.take(top), w[top]).masked_fill(best == -torch.inf, -torch.inf)
         top = top.gather(1, again.argmax(1, keepdim=True))
         ranker.train(training)
     return 100 * float(

