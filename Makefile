@@ -6,7 +6,7 @@ BIN     := .venv/bin
 STAMP   := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check format docs dist pins clean
+.PHONY: help install demo test check format docs dist pins clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -20,8 +20,6 @@ $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 demo: install ## train on the embedded catalogue into runs/demo, print metrics and predictions
 	$(BIN)/mufin demo
 
-serve: install ## open the web page on the demo model (after `make demo`)
-	$(BIN)/mufin serve runs/demo
 
 test: install ## run all tests and doctests (WORKERS=2)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
