@@ -1,8 +1,8 @@
 """How accurate each variant is on a catalogue, beside two plain baselines.
 
-    python benchmarks/accuracy.py DATA [ROW …] [--seeds 3] [--device auto]
+    python benchmarks/accuracy.py DATA [ROW …] [--seeds 3] [--device auto] [--results FOLDER]
 
-Writes benchmarks/results/accuracy-<name of DATA>.md and .json; rows measured before are kept.
+Writes accuracy-<name of DATA>.md and .json into benchmarks/results; rows measured before are kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ VARIANTS = {
     "image only": ["modalities=image"],
     "Module I only, bag index": [*ONLY_MODULE_I, 'retrieve.entries=["bag"]'],
     "Module I only, vector index": [*ONLY_MODULE_I, 'retrieve.entries=["vector"]'],
+    "no memory": ["memory.neighbours=0"],
+    "no memory, β = 0.7": ["memory.neighbours=0", "rank.beta=0.7"],
     "with cross-attention": ["rank.cross=attention"],
     "no A_S": ["embed.attention=feedforward"],
     "α = 1": ["rank.alpha=one"],
@@ -81,18 +83,18 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", default=[*BASELINES, *VARIANTS])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     catalogue = Catalogue.read(arguments.data)
-    path = RESULTS / f"accuracy-{arguments.data.resolve().name}.json"
+    path = arguments.results / f"accuracy-{arguments.data.resolve().name}.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in arguments.rows:
         seeds = 1 if name in BASELINES else arguments.seeds
         results[name] = [measure(name, catalogue, seed, arguments.device) for seed in range(seeds)]
         path.write_text(json.dumps(results, indent=1))
         path.with_suffix(".md").write_text(
-            f"# Accuracy on {arguments.data.resolve().name}\n\nMade by `benchmarks/accuracy.py`; test split, percent.\n\n"
-            + table(results)
-            + "\n"
+            f"# Accuracy on {arguments.data.resolve().name}\n\n"
+            f"Made by `benchmarks/accuracy.py`; test split, percent.\n\n{table(results)}\n"
         )
         print(table({name: results[name]}).splitlines()[-1], flush=True)
 

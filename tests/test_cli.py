@@ -262,9 +262,17 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     file = tmp_path / "red.png"
     file.write_bytes(picture("red"))
     found = shell.json("recommend", run, "red desk", "made of oak", "--image", file, "-k", 2)
-    assert set(found["hits"][0]) == {"label", "score", "similarity", "classifier", "text"}
+    assert set(found["hits"][0]) == {
+        "label",
+        "score",
+        "similarity",
+        "classifier",
+        "memory",
+        "probability",
+        "text",
+    }
     hit = found["hits"][0]
-    combined = found["beta"] * hit["classifier"] + (1 - found["beta"]) * hit["similarity"]
+    combined = 0.7 * hit["classifier"] + 0.3 * hit["similarity"]
     assert hit["score"] == pytest.approx(combined, abs=1e-5)
     header, *lines = shell("recommend", run, "--image", file, "-k", 2).splitlines()
     assert header.split() == ["label", "text", "score", "similarity", "classifier"]

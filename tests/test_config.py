@@ -29,6 +29,7 @@ def test_paper_preset_has_the_papers_values() -> None:
     assert (four.epochs, four.batch, four.lr, four.margin, four.loss) == (20, 200, 5e-5, 0.5, "cosine")
     assert (four.positives, four.negatives) == (2, 12)
     assert (paper.rank.beta, paper.rank.alpha, paper.rank.cross) == (0.7, "learnt", "attention")
+    assert paper.memory.neighbours == 0
     assert (paper.retrieve.shortlist, paper.retrieve.entries) == (100, ["bag", "centroid"])
 
 
@@ -49,7 +50,7 @@ def test_settings_of_one_config_do_not_leak_into_another() -> None:
     ("assignment", "section", "key", "value"),
     [
         ("rank.beta=0.5", "rank", "beta", 0.5),
-        ("rank.beta = fitted", "rank", "beta", "fitted"),
+        ("rank.beta = learnt", "rank", "beta", "learnt"),
         ("text.train_layers=all", "text", "train_layers", "all"),
         ('text.train_layers="all"', "text", "train_layers", "all"),
         ("text.train_layers=0", "text", "train_layers", 0),

@@ -19,7 +19,7 @@ STAGES = [
     ["errors", "bag", "attention", "metrics", "progress", "config", "demo"],
     ["data"],
     ["encode", "retrieve", "rank"],
-    ["labels"],
+    ["labels", "hits", "candidates"],
     ["model"],
     ["store", "bulk"],
     ["train"],

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.item import Item
     from mufin.errors import MufinError
-    from mufin.model import Hit, Mufin
+    from mufin.hits import Hit
+    from mufin.model import Mufin
     from mufin.store import load, save
     from mufin.train.fit import fit
 
@@ -21,7 +22,7 @@ __all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "fit", "
 
 # Names are imported when they are first used: `mufin --help` does not wait for torch.
 _HOMES = {
-    "Catalogue": "data.catalogue", "Config": "config", "Hit": "model", "Item": "data.item", "Mufin": "model",
+    "Catalogue": "data.catalogue", "Config": "config", "Hit": "hits", "Item": "data.item", "Mufin": "model",
     "MufinError": "errors", "fit": "train.fit", "load": "store", "save": "store",
 }  # fmt: skip
 

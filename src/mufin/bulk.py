@@ -40,12 +40,12 @@ class Source:
             if split is not None:
                 raise UsageError(f"{path} is not a catalogue folder: it has no split {split!r}")
             items = read_items_of(path)
-            return cls(items, _own_labels(items, model), cached=False)
+            return cls(items, model.own_labels(items), cached=False)
         catalogue = Catalogue.read(path)
         rows = np.arange(len(catalogue.items)) if split is None else catalogue.split(split).members
         items = catalogue.items.take(rows)
-        hidden = _in_model_order(catalogue.filter[rows], catalogue.labels, model)
-        own = _own_labels(items, model)
+        hidden = model.labels.align(catalogue.filter[rows], catalogue.labels)
+        own = model.own_labels(items)
         # Features of a catalogue were most likely computed before, in training.
         return cls(items, hidden if own is None else csr_matrix(hidden + own), cached=True)
 
@@ -161,27 +161,6 @@ def _best(
 def _sizes(bags: PackedBags) -> npt.NDArray[np.int64]:
     """How many descriptors each bag has, (n,)."""
     return np.diff(bags.offsets.cpu().numpy())
-
-
-def _own_labels(items: Items, model: Mufin) -> csr_matrix | None:
-    """(n, L): the label that each item is itself, where datapoints and labels are the same things."""
-    if not model.labels.own_items:
-        return None
-    rows = model.labels.items.rows(items.ids)
-    known = np.flatnonzero(rows >= 0)
-    shape = (len(items), len(model.labels.alive))
-    return csr_matrix((np.ones(len(known), bool), (known, rows[known])), shape=shape)
-
-
-def _in_model_order(pairs: csr_matrix, labels: Items, model: Mufin) -> csr_matrix:
-    """Columns of a catalogue's labels as columns of the model's; labels that it does not have are dropped."""
-    coordinates = pairs.tocoo()
-    columns = model.labels.items.rows(labels.ids)[coordinates.col]
-    known = columns >= 0
-    shape = (pairs.shape[0], len(model.labels.alive))
-    return csr_matrix(
-        (np.ones(int(known.sum()), bool), (coordinates.row[known], columns[known])), shape=shape
-    )
 
 
 def _write(tables: Iterator[pa.Table], output: Path, schema: pa.Schema) -> None:

@@ -118,8 +118,19 @@ class Rank(Section):
     blocks: int = Field(1, ge=1)
     alpha: Literal["learnt", "one"] = "learnt"
     """`one` is the variant MUFIN (α = 1): w_l = ẑ_l, no classifiers."""
-    beta: Annotated[float, Field(ge=0, le=1)] | Literal["fitted"] = 0.7
-    """s = β c + (1 − β) a; `fitted` chooses β on the validation points."""
+    beta: Annotated[float, Field(ge=0, le=1)] | Literal["learnt"] = 0.7
+    """s = β c + (1 − β) a; `learnt` fits a mixture of all parts of the score on the validation points."""
+
+
+class Memory(Section):
+    """Training points as keys that vote for their labels; beyond the paper, off in its preset."""
+
+    neighbours: int = Field(0, ge=0)
+    """How many of the nearest training points vote; 0 for no memory."""
+    temperature: float = Field(0.05, gt=0)
+    """Votes are softmax(similarity / temperature)."""
+    per_label: int = Field(100, ge=1)
+    """Points are remembered until each label has this many."""
 
 
 class Finetune(Section):
@@ -144,7 +155,7 @@ class Finetune(Section):
     sampled: int = Field(0, ge=0)
     """Labels drawn at random into each batch as further negatives, softmax loss only."""
     freeze_encoders: bool = False
-    """The paper's lite variant: E_T, E_V and A_S stay as Module I left them."""
+    """The paper's lite variant: the layers of E_T and E_V stay as Module I left them."""
 
 
 class Run(Section):
@@ -152,7 +163,7 @@ class Run(Section):
 
     device: str = "auto"
     validation: float = Field(0.02, ge=0, lt=1)
-    """Share of training points held out (at most 1,000) for the P@1 shown and for fitting β."""
+    """Share of training points held out (at most 1,000) for the P@1 shown and for a learnt mixture."""
     tensorboard: bool = False
     pictures: bool = True
     """Keep small label pictures in the model folder."""
@@ -177,6 +188,7 @@ class Config(Section):
     retrieve: Retrieve = Retrieve()
     rank: Rank = Rank()
     finetune: Finetune = Finetune()
+    memory: Memory = Memory()
     run: Run = Run()
 
     @classmethod
@@ -243,7 +255,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """The first fault as one sentence, with the nearest known keys for an unknown one."""
+    """The first fault as one sentence, with the known keys beside an unknown one."""
     fault = error.errors()[0]
     path = [str(part) for part in fault["loc"]]
     if fault["type"] == "extra_forbidden":
@@ -278,10 +290,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "pretrain": {
             "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
         },
-        "rank": {"cross": "none", "beta": "fitted"},
+        "rank": {"cross": "none", "beta": "learnt"},
+        "memory": {"neighbours": 50},
         "finetune": {
             "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
-            "loss": "softmax", "sampled": 2048,
+            "loss": "softmax", "negatives": 4, "sampled": 2048,
         },
+        "run": {"validation": 0.05},
     },
 }  # fmt: skip

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def describe(folder: Path, model: Mufin) -> dict[str, Any]:
     """Labels, encoders, settings and size of the model in a folder."""
-    from mufin.store import read_manifest  # here: settings can be compared without loading torch
+    from mufin.rank.fusion import NAMES  # here: settings can be compared without loading torch
+    from mufin.store import read_manifest
 
     labels, config = model.labels, model.config
     preset, changed = nearest_preset(config)
@@ -30,9 +31,10 @@ def describe(folder: Path, model: Mufin) -> dict[str, Any]:
         "descriptors": len(labels.bags.rows),
         "dim": config.embed.dim,
         "modalities": config.modalities,
-        "text_encoder": config.text.model if config.modalities != "image" else None,
+        "text_encoder": config.text.model,
         "vision_encoder": config.vision.model if config.modalities != "text" else None,
-        "beta": model.beta,
+        "memory": len(model.memory),
+        "mixture": dict(zip(NAMES, model.fusion.weights.tolist(), strict=True)),
         "alpha": _quantiles(labels.alpha.float().cpu().numpy()),
         "preset": preset,
         "settings": changed,

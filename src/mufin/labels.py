@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
+from torch.nn import functional as F
 
 from mufin.bag import PackedBags
 from mufin.data.items import Items
@@ -25,6 +27,7 @@ class Labels:
     alpha: Tensor  # (L,) α_l; 1 for a label without training
     centroids: Tensor  # (L, D) μ_l
     has_centroid: Tensor  # (L,) bool
+    frequency: Tensor  # (L,) how many training points had the label
     alive: Tensor  # (L,) bool; False once removed, until the model is saved
     own_items: bool  # datapoints and labels are the same things: an item is never its own label
 
@@ -35,6 +38,14 @@ class Labels:
         """What these labels put into the index."""
         return Entries.build(self.bags.rows, self.bags.offsets, self.centroids, self.has_centroid, kinds)
 
+    def similarity(self, x: Tensor, rows: Tensor) -> Tensor:
+        """a = max ⟨x̂, v⟩ over the unit bag rows and the centroid of labels `rows` (B, K), for x̂ (B, D)."""
+        z = self.bags.take(rows)  # (B, K, n, D)
+        own = torch.einsum("bd,bknd->bkn", x, F.normalize(z.values, dim=-1)).masked_fill(~z.mask, -torch.inf)
+        some = rows.clamp(min=0)
+        centroid = torch.einsum("bd,bkd->bk", x, self.centroids[some])
+        return torch.maximum(own.amax(dim=-1), centroid.masked_fill(~self.has_centroid[some], -torch.inf))
+
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id; an id that is unknown or removed is an error."""
         rows = self.items.rows(list(ids))
@@ -42,6 +53,16 @@ class Labels:
             if row < 0 or not self.alive[row]:
                 raise UsageError(f"there is no label {name!r} in this model")
         return rows
+
+    def align(self, relation: csr_matrix, labels: Items) -> csr_matrix:
+        """Columns of a catalogue's labels (n, L) as columns of these; what is not here is dropped."""
+        if relation.shape[1] == len(self.items) and labels.ids.equals(self.items.ids):
+            return relation
+        pairs = relation.tocoo()
+        columns = self.items.rows(labels.ids)[pairs.col]
+        known = columns >= 0
+        shape = (relation.shape[0], len(self.items))
+        return csr_matrix((np.ones(int(known.sum()), bool), (pairs.row[known], columns[known])), shape=shape)
 
     def added(self, items: Items, bags: PackedBags) -> Labels:
         """With these labels after the others: w = ẑ, no centroid."""
@@ -54,6 +75,7 @@ class Labels:
             alpha=torch.cat([self.alpha, self.alpha.new_ones(n)]),
             centroids=torch.cat([self.centroids, torch.zeros_like(z)]),
             has_centroid=torch.cat([self.has_centroid, self.has_centroid.new_zeros(n)]),
+            frequency=torch.cat([self.frequency, self.frequency.new_zeros(n)]),
             alive=torch.cat([self.alive, self.alive.new_ones(n)]),
         )
 
@@ -70,10 +92,11 @@ class Labels:
         kept = self.alive.nonzero()[:, 0].cpu()
         return Labels(
             self.items.take(kept.numpy()), self.bags.select(kept), self.weights[kept], self.alpha[kept],
-            self.centroids[kept], self.has_centroid[kept], self.alive[kept], self.own_items,
+            self.centroids[kept], self.has_centroid[kept], self.frequency[kept], self.alive[kept],
+            self.own_items,
         )  # fmt: skip
 
     def to(self, device: torch.device) -> Labels:
         bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device))
-        names = ("weights", "alpha", "centroids", "has_centroid", "alive")
+        names = ("weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
         return replace(self, bags=bags, **{name: getattr(self, name).to(device) for name in names})

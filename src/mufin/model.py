@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import overload
 
 import numpy as np
+import pyarrow as pa
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
+from torch.nn import functional as F
 
 from mufin.bag import Bag, PackedBags
+from mufin.candidates import eligible_votes, merge
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
 from mufin.data.thumbnails import thumbnails
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
+from mufin.encode.ragged import offsets_of
 from mufin.errors import UsageError
+from mufin.hits import Hit, Ranked
 from mufin.labels import Labels
+from mufin.rank.fusion import Fusion, Parts
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.memory import Memory
 from mufin.retrieve.shortlist import Shortlist
 
+PAPER_BETA = 0.7
 CHUNK = 256  # datapoints ranked at a time: bounds the memory of (B, 100, m, D)
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A recommended label, with the parts of its score: s = β c + (1 − β) a."""
-
-    label: str
-    score: float
-    similarity: float  # a
-    classifier: float  # c
-    text: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.score:.3f}  {self.label}  {self.text}"
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Label rows (B, k), best first, −1 where fewer are eligible; and their scores."""
-
-    labels: Tensor
-    score: Tensor
-    similarity: Tensor
-    classifier: Tensor
-
-    @staticmethod
-    def join(parts: list[Ranked]) -> Ranked:
-        return Ranked(
-            *(torch.cat(tensors) for tensors in zip(*(vars(p).values() for p in parts), strict=True))
-        )
 
 
 class Mufin:
@@ -66,13 +44,19 @@ class Mufin:
         embedder: Embedder,
         ranker: Ranker,
         labels: Labels,
-        beta: float,
+        fusion: Fusion,
+        memory: Memory | None = None,
         index: Index | None = None,
     ) -> None:
-        self.config, self.beta = config, beta
+        self.config, self.fusion = config, fusion
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
         self.labels = labels
-        self.index = index or build_index(labels.entries(config.retrieve.entries), config.retrieve.search)
+        self.memory = memory or Memory.empty(config.embed.dim, labels.alive.device)
+        self.index = index or self._new_index()
+
+    def _new_index(self) -> Index:
+        settings = self.config.retrieve
+        return build_index(self.labels.entries(settings.entries), settings.search)
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
@@ -94,8 +78,10 @@ class Mufin:
 
     def shortlist(self, items: Item | Sequence[Item], k: int | None = None) -> Shortlist:
         """R: the k nearest unique labels of each item by similarity alone."""
+        table = self._table(items)
+        wanted = k or self.config.retrieve.shortlist
         return self.index.search(
-            self.embed(items).vector(), k or self.config.retrieve.shortlist, allowed=self.labels.alive
+            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.alive
         )
 
     @torch.no_grad()
@@ -105,27 +91,50 @@ class Mufin:
         """The k best labels of each bag; `exclude` (B, L) holds labels not to be shown for a bag."""
         if k < 1:
             raise UsageError(f"k is {k}; ask for at least one label")
-        allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
-        parts = []
-        for start in range(0, len(bags), CHUNK):
-            stop = min(start + CHUNK, len(bags))
-            x = bags.take(torch.arange(start, stop, device=bags.rows.device))
-            hidden = None if exclude is None else exclude[start:stop]
-            found = self.index.search(x.vector(), max(k, self.config.retrieve.shortlist), hidden, allowed)
-            parts.append(self._score(x, found, k))
-        return Ranked.join(parts)
+        if not len(self.labels.alive) or not len(bags):
+            return Ranked.nothing(len(bags), bags.rows.device)
+        return Ranked.join([self._best(*chunk, k) for chunk in self._candidates(bags, k, exclude, allowed)])
 
-    def _score(self, x: Bag, found: Shortlist, k: int) -> Ranked:
-        """s = β c + (1 − β) a over each shortlist, sorted."""
-        rows = found.labels.clamp(min=0)  # (B, R)
-        empty = Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
-        z = self.labels.bags.take(found.labels) if self.ranker.adapts else empty
+    @torch.no_grad()
+    def candidates(self, bags: PackedBags, exclude: csr_matrix | None = None) -> tuple[Tensor, Parts]:
+        """The labels (B, K) that each bag is ranked over, −1 where fewer, and the parts of their scores."""
+        labels, parts = zip(*self._candidates(bags, 1, exclude, None), strict=True)
+        return torch.cat(labels), Parts.join(list(parts))
+
+    def _candidates(
+        self, bags: PackedBags, k: int, exclude: csr_matrix | None, allowed: Tensor | None
+    ) -> Iterator[tuple[Tensor, Parts]]:
+        """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
+        allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
+        width, memory = max(k, self.config.retrieve.shortlist), self.config.memory
+        for rows in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+            x = bags.take(rows)
+            vector = x.vector()
+            hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
+            found = self.index.search(vector, width, hidden, allowed)
+            labels, votes, similarity = found.labels, torch.zeros_like(found.similarity), found.similarity
+            if len(self.memory):
+                voted = self.memory.votes(vector, memory.neighbours, memory.temperature)
+                most = self.config.retrieve.shortlist
+                labels, votes = merge(labels, *eligible_votes(*voted, most, hidden, allowed))
+                further = self.labels.similarity(vector, labels[:, width:])
+                similarity = torch.cat([similarity, further], dim=1)
+                labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
+            yield labels, self._parts(x, labels, similarity, votes)
+
+    def _parts(self, x: Bag, labels: Tensor, similarity: Tensor, votes: Tensor) -> Parts:
+        rows = labels.clamp(min=0)  # (B, K)
+        nothing = Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
+        z = self.labels.bags.take(labels) if self.ranker.adapts else nothing
         classifier = self.ranker(x, z, self.labels.weights[rows])
-        score = combine(self.beta, classifier, found.similarity)
-        order = score.masked_fill(found.labels < 0, -torch.inf).sort(dim=1, descending=True, stable=True)
-        best = order.indices[:, :k]
-        parts = (found.labels, score, found.similarity, classifier)
-        return Ranked(*(part.gather(1, best) for part in parts))
+        return Parts(classifier, similarity, votes, self.labels.frequency[rows], labels >= 0)
+
+    def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
+        """The k candidates of the highest score."""
+        score = self.fusion.score(parts)
+        shown = score, parts.similarity, parts.classifier, parts.memory, self.fusion.probability(score)
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return Ranked(*(values.gather(1, best) for values in (labels, *shown)))
 
     @overload
     def recommend(
@@ -149,29 +158,25 @@ class Mufin:
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []
-        features = self.features(Items.of(listed))
-        for i in np.flatnonzero(features.sizes == 0):
-            raise UsageError(
-                f"item {listed[i].id or int(i)!r} has nothing to look at: no text, no readable picture "
-                f"(this model reads: {self.config.modalities})"
-            )
-        bags = self.embedder.embed(features, Groups.singles(np.arange(len(listed))))
-        ranked = self.rank(bags, k, self._selves(listed), self._allowed(allow, deny))
+        table = Items.of(listed)
+        bags = self._bags(table)
+        ranked = self.rank(bags, k, self.own_labels(table), self._allowed(allow, deny))
         hits = self.hits(ranked)
         return hits[0] if isinstance(items, Item) else hits
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:
         """Rows of numbers as hits with ids and first texts."""
-        values = [tensor.tolist() for tensor in vars(ranked).values()]
-        wanted = np.unique(ranked.labels.cpu().numpy())
-        known = {int(row): self.labels.items[int(row)] for row in wanted if row >= 0}
+        rows = np.unique(ranked.labels.cpu().numpy())
+        rows = rows[rows >= 0]
+        table = self.labels.items.table.select(["id", "texts"]).take(pa.array(rows)).to_pylist()
+        known = dict(zip(rows.tolist(), table, strict=True))
         return [
             [
-                Hit(known[row].id, s, a, c, next(iter(known[row].texts), ""))
-                for row, s, a, c in zip(*columns, strict=True)
+                Hit(known[row]["id"], s, a, c, m, p, next(iter(known[row]["texts"] or ()), ""))
+                for row, s, a, c, m, p in zip(*columns, strict=True)
                 if row >= 0
             ]
-            for columns in zip(*values, strict=True)
+            for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
         ]
 
     def _allowed(self, allow: Sequence[str] | None, deny: Sequence[str]) -> Tensor | None:
@@ -185,28 +190,31 @@ class Mufin:
             mask[self.labels.rows(deny)] = False
         return mask
 
-    def _selves(self, items: Sequence[Item]) -> csr_matrix | None:
+    def own_labels(self, items: Items) -> csr_matrix | None:
         """(B, L): the label that each item is itself, where datapoints and labels are the same things."""
         if not self.labels.own_items:
             return None
-        rows = self.labels.items.rows([item.id for item in items])
+        rows = self.labels.items.rows(items.ids)
         known = np.flatnonzero(rows >= 0)
         shape = (len(items), len(self.labels.alive))
         return csr_matrix((np.ones(len(known), bool), (known, rows[known])), shape=shape)
 
     @torch.no_grad()
     def score(self, bags: PackedBags, candidates: PackedBags) -> Tensor:
-        """s (B, C) of each bag with each candidate, as labels without training: α = 1, no shortlist."""
+        """s (B, C) of each bag with each candidate, as a label without training: w = ẑ, no memory.
+
+        A learnt mixture says nothing about such labels: then β is the paper's.
+        """
+        beta = PAPER_BETA if self.config.rank.beta == "learnt" else self.config.rank.beta
         z = candidates.take(torch.arange(len(candidates), device=candidates.rows.device))  # (C, n, D)
-        w, rows = z.vector(), torch.nn.functional.normalize(z.values, dim=-1)
+        w, rows = z.vector(), F.normalize(z.values, dim=-1)
         parts = []
-        for start in range(0, len(bags), CHUNK):
-            x = bags.take(torch.arange(start, min(start + CHUNK, len(bags)), device=bags.rows.device))
-            similarity = (
-                torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf).amax(-1)
-            )
+        for chosen in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+            x = bags.take(chosen)
+            a = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf).amax(-1)
             each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
-            parts.append(combine(self.beta, self.ranker(x, each, w.expand(len(x), *w.shape)), similarity))
+            c = self.ranker(x, each, w.expand(len(x), *w.shape))
+            parts.append(beta * c + (1 - beta) * a)
         return torch.cat(parts)
 
     # -- labels come and go ----------------------------------------------------------------------------------
@@ -214,20 +222,31 @@ class Mufin:
     def add_labels(self, items: Item | Sequence[Item]) -> None:
         """Labels that can be recommended at once, without training: α = 1, no centroid."""
         table = self._table(items)
+        if not len(table):
+            return
         self._check_new(table.ids.to_pylist())
-        features = self.features(table)
-        if (features.sizes == 0).any():  # as in training, a label keeps what it has rather than nothing
-            features = self.embedder.features(table, cached=False)
-        for i in np.flatnonzero(features.sizes == 0):
-            raise UsageError(
-                f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture"
-            )
+        bags = self._label_bags(table)
         kept = thumbnails(table) if self.config.run.pictures else table.only("text")
-        fresh = self.labels.added(kept, self.embedder.embed(features, Groups.singles(np.arange(len(table)))))
+        fresh = self.labels.added(kept, bags)
         last = torch.arange(len(fresh.alive), device=fresh.alive.device) >= len(self.labels.alive)
         entries = fresh.entries(self.config.retrieve.entries).only(last)
-        self.index.add(entries.vectors, entries.labels)
+        if len(entries):
+            self.index.add(entries.vectors, entries.labels)
+        else:  # an index of centroids alone: these labels cannot be found, but they are there
+            self.labels = fresh
+            self.index = self._new_index()
         self.labels = fresh
+
+    def _label_bags(self, table: Items) -> PackedBags:
+        """Ẑ¹ of new labels, which are read as in training."""
+        read = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
+        features = self.embedder.features(read, cached=False)
+        for i in np.flatnonzero(features.sizes == 0):
+            raise UsageError(
+                f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture "
+                f"(this model reads: {self.config.modalities})"
+            )
+        return self.embedder.embed(features, Groups.singles(np.arange(len(table))))
 
     def _check_new(self, ids: list[str]) -> None:
         """Ids that no living label has; a removed label's row is given up before its id is used again."""
@@ -239,20 +258,46 @@ class Mufin:
                 raise UsageError(f"label id {name!r} is taken or empty; give each label an id of its own")
             seen.add(name)
         if (rows >= 0).any():
-            self.labels = self.labels.compact()
-            self.index = build_index(
-                self.labels.entries(self.config.retrieve.entries), self.config.retrieve.search
-            )
+            self.compact()
 
     def remove_labels(self, ids: str | Sequence[str]) -> None:
         """Labels that are never recommended again; gone from the folder when the model is next saved."""
         listed = [ids] if isinstance(ids, str) else list(ids)
         self.labels = self.labels.removed(self.labels.rows(listed))
 
+    def compact(self) -> None:
+        """Give up the rows of removed labels, in the index and in the memory too."""
+        alive = self.labels.alive
+        if bool(alive.all()):
+            return
+        new_row = torch.where(alive, alive.cumsum(0) - 1, -1)
+        self.labels, self.memory = self.labels.compact(), self.memory.renumbered(new_row)
+        self.index = self._new_index()
+
+    def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
+        """Remember these items as training points of these labels, without training: they vote at once."""
+        table = self._table(items)
+        if not self.config.memory.neighbours:
+            raise UsageError("this model has no memory; train with memory.neighbours = 50 or so")
+        if len(table) != len(labels):
+            raise UsageError(f"{len(table)} items, but labels for {len(labels)}; give one list an item")
+        rows = [self.labels.rows(ids) for ids in labels]
+        device = self.labels.alive.device
+        offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
+        flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
+        self.memory = self.memory.with_points(self._bags(table).vectors(), offsets, flat)
+        counts = torch.bincount(flat, minlength=len(self.labels.alive))
+        self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
+
+    def _bags(self, table: Items) -> PackedBags:
+        """X̂¹ of each item, none of which may be empty."""
+        features = self.features(table)
+        for i in np.flatnonzero(features.sizes == 0):
+            raise UsageError(
+                f"item {table[int(i)].id or int(i)!r} has nothing to look at: no text, no readable picture "
+                f"(this model reads: {self.config.modalities})"
+            )
+        return self.embedder.embed(features, Groups.singles(np.arange(len(table))))
+
     def _table(self, items: Item | Sequence[Item]) -> Items:
         return Items.of([items] if isinstance(items, Item) else items)
-
-
-def combine(beta: float, classifier: Tensor, similarity: Tensor) -> Tensor:
-    """s = β c + (1 − β) a; at β = 1 a missing similarity (−inf) does not spoil it."""
-    return beta * classifier + (1 - beta) * similarity if beta < 1 else classifier

@@ -1,11 +1,14 @@
 """The model folder: everything that prediction needs, nothing pickled, and a kill leaves it whole.
 
-    mufin.json                 format, versions, β, and for each part below its file, size and hash
+    mufin.json                 format, versions, the mixture of scores; of each part its file, size and hash
     config-<hash>.toml         the settings
     network-<hash>.safetensors encoders, projections, A_S, A_C
     labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
+    memory-<hash>.safetensors  the remembered training points and their labels
+    index-<hash>.safetensors   the entries of the index: mapped, not read
+    index-<hash>.faiss         the approximate index over them, if there is one: mapped, not read
     labels-<hash>.parquet      ids, texts, small pictures
-    text/ vision/              the encoders' layouts and the tokenizer
+    layout-<hash>/             text/ and vision/: the encoders' layouts and the tokenizer
 
 Files are named by their content, and `mufin.json` is replaced last: readers see the old model or the new one.
 """
@@ -14,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +38,23 @@ from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
-from mufin.errors import ConfigError, ModelError
+from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
 from mufin.labels import Labels
 from mufin.model import Mufin
+from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
+from mufin.retrieve.approximate import ApproximateIndex
+from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.entries import Entries
+from mufin.retrieve.memory import Memory
 
 FORMAT = 1
 MANIFEST = "mufin.json"
+PARTS = {
+    "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
+    "memory.safetensors",    "layout/text/config.json",
+}  # fmt: skip
+PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
 BIG = 64 << 20  # bytes; larger files are checked by samples at load, so that they are mapped and not read
 SAMPLE = 1 << 16
 
@@ -49,20 +63,29 @@ def save(model: Mufin, folder: Path | str) -> None:
     """Write the model; parts that have not changed are left as they are."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    labels = model.labels.compact()
+    model.compact()
+    labels = model.labels
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         staging = Path(name)
         (staging / "config.toml").write_text(model.config.to_toml(), "utf-8")
         _write_tensors(staging / "network.safetensors", _network_tensors(model.embedder, model.ranker))
         _write_tensors(staging / "labels.safetensors", _label_tensors(labels))
-        pq.write_table(_label_table(labels.items), staging / "labels.parquet", compression="zstd")
-        model.embedder.save(staging)
+        # without Arrow's own copy of the schema, the bytes depend on the labels alone
+        pq.write_table(
+            _label_table(labels.items), staging / "labels.parquet", compression="zstd", store_schema=False
+        )
+        _write_index(model.index, staging)
+        _write_tensors(staging / "memory.safetensors", model.memory.tensors())
+        model.embedder.save(staging / "layout")
         parts = {
             str(path.relative_to(staging)): path for path in sorted(staging.rglob("*")) if path.is_file()
         }
-        entries = {part: _install(path, part, folder) for part, path in parts.items()}
+        hashes = {part: file_hash(path) for part, path in parts.items()}
+        names = _names(hashes)
+        entries = {part: _install(path, folder, names[part], hashes[part]) for part, path in parts.items()}
     manifest = {
-        "mufin": FORMAT, "library": _version(), "beta": model.beta, "own_items": labels.own_items,
+        "mufin": FORMAT, "library": _version(), "fusion": model.fusion.weights.tolist(),
+        "calibration": model.fusion.calibration.tolist(), "own_items": labels.own_items,
         "labels": len(labels), "parts": entries,
     }  # fmt: skip
     _replace(folder / MANIFEST, json.dumps(manifest, indent=1))
@@ -79,11 +102,13 @@ def load(folder: Path | str, device: str = "auto") -> Mufin:
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     where = pick_device(device)
-    layouts = _layouts(files, folder)
-    embedder, ranker = Embedder(config, layouts), Ranker(config)
+    embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
     _fill(embedder, ranker, _read_tensors(files["network.safetensors"]), files["network.safetensors"])
-    labels = _labels(_read_tensors(files["labels.safetensors"]), files["labels.parquet"], manifest)
-    return Mufin(config, embedder.to(where), ranker.to(where), labels.to(where), float(manifest["beta"]))
+    labels = _labels(_read_tensors(files["labels.safetensors"]), files, manifest).to(where)
+    index = _read_index(files, labels, config, where)
+    memory = _memory(files["memory.safetensors"], len(labels.alive)).to(where)
+    fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
+    return Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index)
 
 
 def pick_device(name: str) -> torch.device:
@@ -107,14 +132,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         version = manifest["mufin"]
         if not isinstance(version, int) or version > FORMAT:
             raise ModelError(f"{path}: format {version!r}, this mufin reads up to {FORMAT}; update mufin")
-        missing = {"config.toml", "network.safetensors", "labels.safetensors", "labels.parquet"} - set(
-            manifest["parts"]
-        )
+        missing = PARTS - set(manifest["parts"])
         if missing:
             raise ModelError(
                 f"{path}: does not list {', '.join(sorted(missing))}; the folder is damaged, train again"
             )
-    except (ValueError, KeyError, TypeError) as error:
+        for entry in manifest["parts"].values():
+            _ = entry["file"], entry["size"], entry["hash"]
+        for name, count in (("fusion", len(NAMES)), ("calibration", 3)):
+            if len(manifest[name]) != count or not all(math.isfinite(value) for value in manifest[name]):
+                raise ValueError(name)
+        if not isinstance(manifest["own_items"], bool):
+            raise ValueError("own_items")
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{path}: not a manifest of mufin ({type(error).__name__}: {error}); train again"
         ) from None
@@ -125,18 +157,29 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 # -- parts as files ------------------------------------------------------------------------------------------
 
 
-def _install(path: Path, part: str, folder: Path) -> dict[str, Any]:
-    """Move a staged part into the folder under a name that says its content."""
-    digest, size = file_hash(path), path.stat().st_size
-    stem, dot, suffix = part.partition(".")
-    # Layout files keep their names: the libraries that read them look for those.
-    target = f"{stem}-{digest[:10]}{dot}{suffix}" if "/" not in part else f"{stem}{dot}{suffix}"
-    (folder / target).parent.mkdir(exist_ok=True)
-    if not (folder / target).exists() or file_hash(folder / target) != digest:
+def _names(hashes: dict[str, str]) -> dict[str, str]:
+    """For each part a name that says its content, so that no file of an earlier save is ever overwritten.
+
+    Layout files keep their names, since the libraries that read them look for those; their folder does not.
+    """
+    together = "".join(digest for part, digest in sorted(hashes.items()) if "/" in part)
+    layout = hashlib.blake2b(together.encode(), digest_size=5).hexdigest()
+    names = {}
+    for part, digest in hashes.items():
+        stem, _, rest = part.partition("/" if "/" in part else ".")
+        names[part] = f"{stem}-{layout}/{rest}" if "/" in part else f"{stem}-{digest[:10]}.{rest}"
+    return names
+
+
+def _install(path: Path, folder: Path, name: str, digest: str) -> dict[str, Any]:
+    """Move a staged part into the folder, unless it is there already."""
+    size, target = path.stat().st_size, folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() or file_hash(target) != digest:
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        path.replace(folder / target)
-    return {"file": target, "size": size, "hash": digest}
+        path.replace(target)
+    return {"file": name, "size": size, "hash": digest}
 
 
 def file_hash(path: Path) -> str:
@@ -182,20 +225,18 @@ def _replace(path: Path, text: str) -> None:
 
 def _sweep(folder: Path, kept: set[str]) -> None:
     """Remove the parts of earlier saves, and what a killed save left."""
-    for pattern in ("config-*.toml", "network-*.safetensors", "labels-*.safetensors", "labels-*.parquet"):
-        for path in folder.glob(pattern):
+    stems, suffixes = (
+        ("config", "network", "labels", "index", "memory"),
+        ("toml", "safetensors", "parquet", "faiss"),
+    )
+    for stem, suffix in product(stems, suffixes):
+        for path in folder.glob(f"{stem}-*.{suffix}"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
-    for path in folder.glob(".saving-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _layouts(files: dict[str, Path], folder: Path) -> Path:
-    if "text/config.json" not in files:
-        raise ModelError(
-            f"{folder}: the text encoder's layout is not listed; the folder is damaged, train again"
-        )
-    return folder
+    layouts = {name.partition("/")[0] for name in kept}
+    for path in [*folder.glob(".saving-*"), *folder.glob("layout-*")]:
+        if path.name not in layouts:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 # -- tensors -------------------------------------------------------------------------------------------------
@@ -209,7 +250,7 @@ def _network_tensors(embedder: Embedder, ranker: Ranker) -> Iterator[tuple[str, 
 def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     yield "bags", labels.bags.rows
     yield "offsets", labels.bags.offsets
-    for name in ("weights", "alpha", "centroids", "has_centroid"):
+    for name in PER_LABEL:
         yield name, getattr(labels, name)
 
 
@@ -221,7 +262,10 @@ def _write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
                 f"{name} has values that are not finite; training diverged: lower the learning rate"
             )
         ready[name] = tensor.detach().cpu().contiguous().clone()
+    path.touch()
+    mode = path.stat().st_mode
     save_file(ready, path)
+    path.chmod(mode)  # safetensors makes its files private; these are as open as the others
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -249,18 +293,53 @@ def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: 
             ) from None
 
 
-def _labels(tensors: dict[str, Tensor], table: Path, manifest: dict[str, Any]) -> Labels:
+def _write_index(index: Index, folder: Path) -> None:
+    entries = index.entries
+    tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
+    _write_tensors(folder / "index.safetensors", tensors)
+    if isinstance(index, ApproximateIndex):
+        index.save(folder / "index.faiss")
+
+
+def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: torch.device) -> Index:
+    """The stored index, mapped."""
+    path = files["index.safetensors"]
+    tensors = _read_tensors(path)
+    try:
+        entries = Entries(tensors["vectors"].to(device), tensors["labels"].to(device), len(labels.alive))
+    except (KeyError, UsageError) as error:
+        raise ModelError(f"{path} does not fit the labels ({error}): copy the folder again") from None
+    if "index.faiss" in files and device.type == "cpu":
+        return ApproximateIndex.load(files["index.faiss"], entries)
+    return build_index(entries, config.retrieve.search)
+
+
+def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[str, Any]) -> Labels:
+    table = files["labels.parquet"]
     try:
         items = Items.from_table(pq.read_table(table))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, CatalogueError) as error:
         raise ModelError(f"{table} cannot be read ({error}): copy the folder again or train again") from None
+    missing = {"bags", "offsets", *PER_LABEL} - set(tensors)
+    if missing:
+        raise ModelError(f"{files['labels.safetensors']} has no {', '.join(sorted(missing))}: train again")
     bags = PackedBags(tensors["bags"], tensors["offsets"])
-    if not len(items) == len(bags) == len(tensors["weights"]):
+    if {len(items)} != {len(bags), *(len(tensors[name]) for name in PER_LABEL)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
-    return Labels(
-        items, bags, tensors["weights"], tensors["alpha"], tensors["centroids"], tensors["has_centroid"],
-        torch.ones(len(items), dtype=torch.bool), bool(manifest["own_items"]),
-    )  # fmt: skip
+    alive = torch.ones(len(items), dtype=torch.bool)
+    known = {name: tensors[name] for name in PER_LABEL}
+    return Labels(items, bags, alive=alive, own_items=manifest["own_items"], **known)
+
+
+def _memory(path: Path, n_labels: int) -> Memory:
+    tensors = _read_tensors(path)
+    try:
+        memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"])
+    except KeyError as error:
+        raise ModelError(f"{path} has no {error}: train again") from None
+    if len(memory.labels) and int(memory.labels.max()) >= n_labels:
+        raise ModelError(f"{path} names labels beyond the {n_labels} of the model: copy the folder again")
+    return memory
 
 
 def _label_table(items: Items) -> pa.Table:

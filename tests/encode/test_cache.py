@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import picture
 
+from made import picture
 from mufin import Config, Item
 from mufin.config import Text
 from mufin.data.items import Items
@@ -114,7 +114,7 @@ def test_features_beyond_memory_are_mapped(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not list(tmp_path.glob("**/.gathered-*"))
 
 
-# -- through the embedder --------------------------------------------------------------------------------------
+# -- through the embedder -----------------------------------------------------------------------------------
 
 
 def png(**arguments: Any) -> bytes:
@@ -213,9 +213,17 @@ def test_other_settings_and_encoders_do_not_share(
     tiny_config: Config, tiny_encoders: tuple[str, str], tmp_path: Path
 ) -> None:
     def text(**changes: Any) -> str:
-        return TextEncoder(Text(**{"model": tiny_encoders[0], "train_layers": 0, "max_length": 16} | changes)).fingerprint()
+        return TextEncoder(
+            Text(**{"model": tiny_encoders[0], "train_layers": 0, "max_length": 16} | changes)
+        ).fingerprint()
 
-    prints = [text(), text(max_length=8), text(train_layers=1), text(train_layers=2), text(train_layers="all")]
+    prints = [
+        text(),
+        text(max_length=8),
+        text(train_layers=1),
+        text(train_layers=2),
+        text(train_layers="all"),
+    ]
     assert len(set(prints)) == 5
     assert text() == prints[0]
     # trained layers do not matter to what is frozen before them
@@ -226,8 +234,9 @@ def test_other_settings_and_encoders_do_not_share(
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter)
     assert encoder.fingerprint() == before
-    torch.nn.init.normal_(next(p for p in encoder.parameters() if not p.requires_grad))
-    assert encoder.fingerprint() != before
+    other = TextEncoder(Text(model=tiny_encoders[0], train_layers=1, max_length=16))
+    torch.nn.init.normal_(next(p for p in other.parameters() if not p.requires_grad))
+    assert other.fingerprint() != before
 
 
 def test_tokens_of_another_vocabulary_are_not_shared(tiny_encoders: tuple[str, str], tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import COLOURS, picture
 from torch import Tensor
 
+from made import COLOURS, picture
 from mufin.config import Text, Vision
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
@@ -128,9 +128,7 @@ def test_texts_are_cut_to_max_length(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize(("family", "fits"), [("bert", 512), ("roberta", 38), ("clip", 32)])
-def test_more_tokens_than_the_network_has_places_for(
-    family: str, fits: int, checkpoint: Checkpoint
-) -> None:
+def test_more_tokens_than_the_network_has_places_for(family: str, fits: int, checkpoint: Checkpoint) -> None:
     name = checkpoint(family)
     encoder = TextEncoder(Text(model=name, train_layers=0, max_length=fits)).eval()
     assert len(encoder.prepare(["a b c " * 1000]).flat) == 1
@@ -168,11 +166,13 @@ def test_broken_pictures_have_no_row(depth: Any, checkpoint: Checkpoint) -> None
 
 def test_pictures_are_normalised_as_the_checkpoint_says(checkpoint: Checkpoint) -> None:
     assert build("vision", checkpoint("vit"), 0).mean == [127.5] * 3
-    assert build("vision", checkpoint("clip"), 0).mean == pytest.approx([122.7709, 116.7460, 104.0937], abs=0.01)
+    assert build("vision", checkpoint("clip"), 0).mean == pytest.approx(
+        [122.7709, 116.7460, 104.0937], abs=0.01
+    )
     assert build("vision", checkpoint("resnet"), 0).std == pytest.approx([58.395, 57.12, 57.375])
 
 
-# -- the packaged weights --------------------------------------------------------------------------------------
+# -- the packaged weights -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["text", "vision"])

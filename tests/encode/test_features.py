@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from made import picture
 from torch import Tensor
 
+from made import picture
 from mufin import Config, Item
 from mufin.data.items import Items
 from mufin.encode.embedder import Embedder

@@ -26,6 +26,9 @@ def evaluate(
     fitb: Annotated[
         str | None, typer.Option(metavar="QUESTIONS", help="Answer fill-in-the-blank questions instead.")
     ] = None,
+    propensity: Annotated[
+        str, typer.Option(metavar="A,B", help="Propensity constants; Amazon data: 0.6,2.6.")
+    ] = "0.55,1.5",
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -51,11 +54,20 @@ def evaluate(
         catalogue.split(split)  # an unknown name should not cost the time of loading a model
         from mufin.evaluate.score import evaluate as evaluate_model
 
-        values = evaluate_model(load_model(run, device), catalogue, split, progress)
+        constants = _constants(propensity)
+        values = evaluate_model(load_model(run, device), catalogue, split, constants, progress)
     if json:
         printing.show_json({name: round(value, 6) for name, value in values.items()})
     else:
         printing.show_metrics({str(run): values})
+
+
+def _constants(text: str) -> tuple[float, float]:
+    try:
+        a, b = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--propensity {text!r}: expected two numbers as in 0.55,1.5") from None
+    return a, b
 
 
 def predict(
@@ -156,10 +168,12 @@ def recommend(
         printing.warn("this model reads texts only; the picture is not looked at")
     hits = model.recommend(item, k, allow or None, deny or ())
     if json:
-        printing.show_json({"hits": [vars(hit) for hit in hits], "beta": model.beta})
+        printing.show_json({"hits": [vars(hit) for hit in hits]})
         return
-    rows = [[h.label, h.text, *(f"{x:.3f}" for x in (h.score, h.similarity, h.classifier))] for h in hits]
-    printing.show_table(["label", "text", "score", "similarity", "classifier"], rows, left=2)
+    numbers = [(h.probability, h.score, h.similarity, h.classifier, h.memory) for h in hits]
+    rows = [[h.label, h.text, *(f"{x:.3f}" for x in row)] for h, row in zip(hits, numbers, strict=True)]
+    columns = ["label", "text", "probability", "score", "similarity", "classifier", "memory"]
+    printing.show_table(columns, rows, left=2)
 
 
 def _questions(folder: Path, name: str) -> str | Path:

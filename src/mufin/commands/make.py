@@ -129,7 +129,6 @@ def train(
         facts = {
             "model": output,
             "labels": len(model.labels),
-            "beta": model.beta,
             "seconds": round(seconds, 1),
         }
         printing.show_json(facts)

@@ -92,7 +92,7 @@ def show_metrics(scores: dict[str, dict[str, float]]) -> None:
 
 
 def _number(name: str, value: float) -> str:
-    if name == "points":
+    if name in ("points", "questions"):
         return f"{value:,.0f}"
     return f"{value:.2f}" if "@" in name or "ms" in name else f"{value:.4f}"
 
@@ -124,7 +124,8 @@ def show_facts(facts: dict[str, Any]) -> None:
         "looks at": {"both": "texts and pictures", "text": "texts", "image": "pictures"}[facts["modalities"]],
         "text encoder": facts["text_encoder"],
         "image encoder": facts["vision_encoder"],
-        "β": f"{facts['beta']:g}",
+        "memory": f"{facts['memory']:,} training points" if facts["memory"] else "none",
+        "mixture": ", ".join(f"{name} {weight:.3g}" for name, weight in facts["mixture"].items() if weight),
         "α": f"{alpha['min']:.2f} … {alpha['median']:.2f} … {alpha['max']:.2f} (smallest, median, largest); "
         f"1 for {alpha['one']:.0%}"
         if alpha

@@ -141,13 +141,13 @@ class Catalogue:
         return read_questions(Part(path.stem, "questions", path), self.items)
 
     def only(self, modality: Modality) -> Catalogue:
-        """The catalogue with one modality; labels that have nothing of it keep what they have."""
+        """The catalogue with one modality; other labels without pictures keep their texts under `image`."""
         items = self.items.only(modality)
         labels = self.labels
         if labels is self.items:
             labels = items
-        elif modality != "image" or labels.pictures.offsets[-1] > 0:
-            labels = labels.only(modality)
+        else:
+            labels = labels.only(modality, lacking="keep")
         catalogue = Catalogue(items, labels, self.parts.values())
         catalogue.labels_are_items = self.labels_are_items
         catalogue._splits = dict(self._splits)

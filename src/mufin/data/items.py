@@ -122,8 +122,11 @@ class Items(Sequence[Item]):
         pictures = NoPictures(table.num_rows) if plain else Joined(self.pictures, other.pictures)
         return Items(canonical(table, "items"), pictures)
 
-    def only(self, modality: Modality) -> Items:
-        """The items with their texts alone, their pictures alone, or both."""
+    def only(self, modality: Modality, lacking: Literal["empty", "keep"] = "empty") -> Items:
+        """The items with their texts alone, their pictures alone, or both.
+
+        An item without pictures has nothing left under `image`, or keeps its texts with `lacking="keep"`.
+        """
         match modality:
             case "both":
                 return self
@@ -131,7 +134,10 @@ class Items(Sequence[Item]):
                 return Items(self.table, NoPictures(len(self)))
             case "image":
                 place = self.table.column_names.index("texts")
-                return Items(self.table.set_column(place, "texts", empty_lists(len(self))), self.pictures)
+                texts = empty_lists(len(self))
+                if lacking == "keep":
+                    texts = pc.if_else(pa.array(self.pictures.counts() > 0), texts, self.texts)
+                return Items(self.table.set_column(place, "texts", texts), self.pictures)
             case _:
                 raise UsageError(f"modality {modality!r} is not one of text, image, both")
 

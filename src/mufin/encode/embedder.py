@@ -14,8 +14,10 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Batch, Features, Groups, Part, extract, silent
+from mufin.encode.ragged import Ints
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
+from mufin.progress import Progress
 
 
 class Embedder(nn.Module):
@@ -74,6 +76,14 @@ class Embedder(nn.Module):
             return extract(items, self.text, self.vision, cached, progress)
         finally:
             self.train(training)
+
+    def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
+        """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
+        used = np.unique(rows)
+        chosen = items.take(used)
+        total = len(chosen.flat_texts()[1]) + len(chosen.flat_images()[1])
+        with progress.task(name, total) as task:
+            return self.features(chosen, progress=lambda *_: task.advance).spread(used, len(items))
 
     @torch.no_grad()
     def embed(

@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,9 @@ class Cut:
             del self.embeddings.forward
             setattr(self.holder, self.attribute, layers)
 
+    @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything frozen: what cached features depend on."""
+        """A hash of everything frozen, which never changes: what cached features depend on."""
         digest = hashlib.blake2b(digest_size=12)
         trained = {name for name, p in self.network.named_parameters() if p.requires_grad}
         for name, tensor in sorted(self.network.state_dict().items()):
@@ -189,7 +191,7 @@ def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
         model = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection
         config = getattr(config, f"{kind}_config", config)
     if pretrained:
-        network = load_pretrained(model.from_pretrained, name)
+        network = load_pretrained(model.from_pretrained, name, dtype=torch.float32)
     else:
         network = model.from_config(config) if model is hf.AutoModel else model(config)
     pooler = getattr(network, "pooler", None)

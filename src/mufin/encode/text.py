@@ -38,12 +38,14 @@ class TextEncoder(nn.Module):
         self.cut = Cut(self.network, self.depth, name)
         places = _places(config, self.cut.embeddings)
         if places is not None and self.max_length > places:
-            raise ConfigError(f"text.max_length = {self.max_length}, but {name} has places for {places} tokens")
+            raise ConfigError(
+                f"text.max_length = {self.max_length}, but {name} has places for {places} tokens"
+            )
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
         words = _words(self.tokenizer)
-        return f"text-{self.cut.fingerprint()}-{words}-{self.depth}-{self.max_length}"
+        return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str], batch: int = 128) -> Ragged:
@@ -100,6 +102,9 @@ class TextEncoder(nn.Module):
     def save(self, folder: Path) -> None:
         """What rebuilds the encoder but its weights: configuration and tokenizer files."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr, operator]  # of transformers
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:  # it remembers how it was last called: no part of what it is
+            backend.no_truncation()
         self.tokenizer.save_pretrained(folder)
 
 

@@ -56,7 +56,7 @@ class VisionEncoder(nn.Module):
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the pictures themselves."""
         scale = hashlib.blake2b(json.dumps([self.mean, self.std]).encode(), digest_size=6).hexdigest()
-        return f"image-{self.cut.fingerprint()}-{scale}-{self.depth}-{self.size}"
+        return f"image-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}"
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:

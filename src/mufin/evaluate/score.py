@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from mufin import metrics
 from mufin.data.catalogue import Catalogue
@@ -41,10 +40,10 @@ def predict(
     """The k best labels of every point, none that is excluded or that the catalogue does not have."""
     progress = progress or Progress(quiet=True)
     started = time.perf_counter()
-    features = features_of(model, catalogue.items, points.members, progress)
+    features = _features(model, catalogue.items, points.members, progress)
     encoded = time.perf_counter()
     to_catalogue = catalogue.labels.rows(model.labels.items.ids)  # (L of the model,)
-    exclude = _in_model_order(points.exclude, to_catalogue)
+    exclude = model.labels.align(points.exclude, catalogue.labels)
     allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
     labels, score = [], []
     groups = Groups(points.offsets, points.members)
@@ -65,15 +64,23 @@ def predict(
 
 
 def evaluate(
-    model: Mufin, catalogue: Catalogue, split: str = "test", progress: Progress | None = None
+    model: Mufin,
+    catalogue: Catalogue,
+    split: str = "test",
+    propensity: tuple[float, float] = (0.55, 1.5),
+    progress: Progress | None = None,
 ) -> dict[str, float]:
-    """All metrics on a split; see `mufin.metrics.evaluate` for their names and units."""
+    """All metrics on a split; see `mufin.metrics.evaluate` for their names and units.
+
+    `propensity` holds A and B of Jain et al.; Amazon data has 0.6 and 2.6. Label frequencies are those of
+    `train`, or of the split itself in a catalogue without it.
+    """
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")
     predictions = predict(model, catalogue, points, progress=progress)
     seen = catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
-    scores = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen))
+    scores = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen, *propensity))
     return scores | {
         "ms_per_point": predictions.ms_per_point,
         "encode_ms_per_point": predictions.encode_ms_per_point,
@@ -87,8 +94,8 @@ def answer(
     """Which choice completes each query set best, (q,): all are scored as labels without training."""
     progress = progress or Progress(quiet=True)
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
-    used = np.unique(np.concatenate([queries.members, questions.choices.ravel()]))
-    features = features_of(model, catalogue.items, used, progress)
+    used = np.concatenate([queries.members, questions.choices.ravel()])
+    features = _features(model, catalogue.items, used, progress)
     bags = model.embedder.embed(features, queries)
     chosen = np.zeros(len(questions), np.int64)
     with progress.task("Answering", len(questions)) as task:
@@ -100,21 +107,5 @@ def answer(
     return chosen
 
 
-def features_of(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
-    """Features of these rows, numbered like all items; the others are left empty, their pictures unread."""
-    used = np.unique(rows)
-    chosen = items.take(used)
-    total = len(chosen.flat_texts()[1]) + len(chosen.flat_images()[1])
-    with progress.task("Encoding", total) as task:
-        features = model.features(chosen, cached=True, progress=lambda *_: task.advance)
-    return features.spread(used, len(items))
-
-
-def _in_model_order(relation: csr_matrix, to_catalogue: Ints) -> csr_matrix:
-    """Columns of catalogue labels (n, L) as columns of the model's labels."""
-    if len(to_catalogue) == relation.shape[1] and (to_catalogue == np.arange(len(to_catalogue))).all():
-        return relation
-    known = np.flatnonzero(to_catalogue >= 0)
-    shape = (relation.shape[1], len(to_catalogue))
-    moved = csr_matrix((np.ones(len(known), bool), (to_catalogue[known], known)), shape=shape)
-    return csr_matrix(relation @ moved)
+def _features(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
+    return model.embedder.features_of(items.only(model.config.modalities), rows, progress, "Encoding")

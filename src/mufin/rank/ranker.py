@@ -12,17 +12,11 @@ from mufin.config import Config
 
 
 class Concat(nn.Module):
-    """The paper's ConCat variant: [x̂¹, ẑ¹] → 2D → 2D → D instead of A_C."""
+    """The paper's ConCat variant: two feed-forward layers 2D → 2D → D over [x̂¹, ẑ¹] instead of A_C."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(2 * dim, 2 * dim),
-            nn.ReLU(),
-            nn.Linear(2 * dim, 2 * dim),
-            nn.ReLU(),
-            nn.Linear(2 * dim, dim),
-        )
+        self.layers = nn.Sequential(nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         mixed: Tensor = self.layers(torch.cat([x.expand_as(z), z], dim=-1))

@@ -51,11 +51,13 @@ class ExactIndex:
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Append unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
-        if len(labels) and int(labels.min()) < self.n_labels:
+        if not len(labels):
+            return
+        if int(labels.min()) < self.n_labels:
             raise UsageError(f"label row {int(labels.min())} is not new: add rows from {self.n_labels} on")
         # what was there at first may be mapped from a file and is never copied
         first, *added = self.parts
-        size = max(self.n_labels, int(labels.max()) + 1 if len(labels) else 0)
+        size = max(self.n_labels, int(labels.max()) + 1)
         new = Entries(vectors.to(first.vectors), labels.to(first.labels), size)
         recent = _join([*added, new], size)
         self.parts, self.n_labels = [first, recent], size
@@ -133,7 +135,7 @@ def top(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """
     width = scores.shape[1]
     n = min(n, width)
-    size = min(GROUP, math.isqrt(width // n))
+    size = min(GROUP, math.isqrt(width // max(n, 1)))  # n is 0 where there are no entries
     if size < 4:
         values, columns = scores.topk(n, dim=1)
         return values, columns

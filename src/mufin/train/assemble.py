@@ -1,74 +1,79 @@
-"""From trained parts to a model: all embeddings once more, the index, β."""
+"""From trained networks to a model: all embeddings once more, index, memory, the mixture of scores."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.thumbnails import thumbnails
-from mufin.encode.embedder import Embedder
 from mufin.encode.ragged import Ints
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.progress import Progress
-from mufin.rank.classifiers import Classifiers
-from mufin.rank.ranker import Ranker
+from mufin.rank.fusion import Fusion
+from mufin.retrieve.build import build_index
+from mufin.retrieve.entries import centroids
+from mufin.retrieve.memory import Memory
 from mufin.train.data import TrainingData
-from mufin.train.retrieve import Embedded, embed_all, label_index
-from mufin.train.validate import fit_beta
+from mufin.train.networks import Networks
+from mufin.train.retrieve import Embedded, embed_all
+from mufin.train.validate import learn_mixture
 
-BETA = 0.7  # the paper's, where none can be fitted
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What Modules I–IV leave."""
-
-    embedder: Embedder
-    ranker: Ranker
-    classifiers: Classifiers
-
-    def model(
-        self,
-        config: Config,
-        data: TrainingData,
-        embedded: Embedded,
-        items: Items,
-        own_items: bool,
-        beta: float,
-    ) -> Mufin:
-        """A model whose centroids are those of `data`, whose labels' texts and pictures are `items`."""
-        z = embedded.labels.vectors()
-        with torch.no_grad():
-            weights = self.classifiers.weight(torch.arange(len(z), device=z.device), z)
-        index, centroids, has = label_index(embedded, data.relevance, config.retrieve)
-        alive = torch.ones(len(z), dtype=torch.bool, device=z.device)
-        labels = Labels(
-            items, embedded.labels, weights, self.classifiers.alpha(len(z)), centroids, has, alive, own_items
-        )
-        return Mufin(config, self.embedder, self.ranker, labels, beta, index)
+BETA = 0.7  # the paper's, where none can be learnt
 
 
 def assemble(
-    trained: Trained,
+    networks: Networks,
     config: Config,
     catalogue: Catalogue,
     data: TrainingData,
     held_out: Ints,
     progress: Progress,
 ) -> Mufin:
-    """The finished model; β is fitted before the held-out points join the centroids."""
-    embedded = embed_all(trained.embedder, data, progress)
+    """The finished model; the mixture is learnt before the held-out points join centroids and memory."""
+    embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
-    own_items = catalogue.labels_are_items
-    beta = BETA if config.rank.beta == "fitted" else config.rank.beta
-    if config.rank.beta == "fitted" and len(held_out):
-        seen = data.others(held_out)
-        partly = Embedded(embedded.labels, embedded.points[torch.from_numpy(seen)])
-        draft = trained.model(config, data.take(seen), partly, items, own_items, beta)
-        beta = fit_beta(draft, data.take(held_out))
-    return trained.model(config, data, embedded, items, own_items, beta)
+    fusion = Fusion.of_beta(BETA if config.rank.beta == "learnt" else config.rank.beta)
+    seen = data.others(held_out)
+    labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
+
+    def model(data: TrainingData, points: Tensor, fusion: Fusion) -> Mufin:
+        """With the centroids and the memory of these points."""
+        means, has = centroids(points, data.relevance)
+        known = replace(
+            labels, centroids=means, has_centroid=has, frequency=_frequency(data).to(points.device)
+        )
+        index = build_index(known.entries(config.retrieve.entries), config.retrieve.search, points[:256])
+        memory = None
+        if config.memory.neighbours:
+            memory = Memory.of(points, data.relevance, config.memory.per_label)
+        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index)
+
+    if len(held_out):
+        draft = model(data.take(seen), embedded.points[torch.from_numpy(seen).to(networks.device)], fusion)
+        fusion = learn_mixture(draft, data.take(held_out))
+    return model(data, embedded.points, fusion)
+
+
+def _labels(
+    networks: Networks, trained_on: TrainingData, embedded: Embedded, items: Items, own_items: bool
+) -> Labels:
+    """Bags and classifiers; a label that training did not see is its own classifier: w = ẑ, α = 1."""
+    z = embedded.labels.vectors()
+    frequency = _frequency(trained_on).to(z.device)
+    trained = frequency > 0
+    alpha = networks.classifiers.alpha(len(z)).where(trained, 1.0)
+    weights = networks.weights(z).where(trained[:, None], z)
+    alive = torch.ones_like(trained)
+    return Labels(items, embedded.labels, weights, alpha, z, ~alive, frequency, alive, own_items)
+
+
+def _frequency(data: TrainingData) -> Tensor:
+    """How many points have each label, (L,)."""
+    return torch.from_numpy(np.bincount(data.relevance.indices, minlength=data.n_labels).astype(np.float32))

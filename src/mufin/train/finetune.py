@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mufin.bag import Bag
 from mufin.config import Finetune
-from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.encode.ragged import Ints
-from mufin.rank.classifiers import Classifiers
-from mufin.rank.ranker import Ranker
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.data import TrainingData, membership
 from mufin.train.loop import Context, Journal, Loop, autocast, embedder_groups, epochs_to_validate, shuffled
 from mufin.train.losses import Temperature, cosine_loss, decoupled_softmax
+from mufin.train.networks import Networks
 from mufin.train.sampling import ShortlistNegatives, draw_per_row, shared_labels
 
 
 def finetune(
-    embedder: Embedder,
-    ranker: Ranker,
-    classifiers: Classifiers,
+    networks: Networks,
     data: TrainingData,
     shortlist: Shortlist,
     settings: Finetune,
@@ -39,11 +36,13 @@ def finetune(
     if not steps:
         return
     negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude)
-    trainer = _Tuner(embedder, ranker, classifiers, data, negatives, settings, context, steps)
     validated = set(epochs_to_validate(settings.epochs))
-    embedder.train(not settings.freeze_encoders)
-    ranker.train()
-    with context.progress.task("Module IV ", steps) as task:
+    networks.train(settings.freeze_encoders)
+    with (
+        context.progress.task("Module IV ", steps) as task,
+        _frozen(networks.embedder.encoder_parameters() if settings.freeze_encoders else []),
+    ):
+        trainer = _Tuner(networks, data, negatives, settings, context.rng, steps)
         journal = Journal(task, "finetune", context.logs)
         for epoch in range(settings.epochs):
             for batch in shuffled(points, settings.batch, context.rng):
@@ -51,8 +50,19 @@ def finetune(
             if validate and epoch in validated:
                 journal.validation(validate())
         journal.close()
-    embedder.eval()
-    ranker.eval()
+    networks.eval()
+
+
+@contextmanager
+def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """While inside, these weights get no gradients."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 class _Tuner:
@@ -60,25 +70,22 @@ class _Tuner:
 
     def __init__(
         self,
-        embedder: Embedder,
-        ranker: Ranker,
-        classifiers: Classifiers,
+        networks: Networks,
         data: TrainingData,
         negatives: ShortlistNegatives,
         settings: Finetune,
-        context: Context,
+        rng: np.random.Generator,
         steps: int,
     ) -> None:
-        self.embedder, self.ranker, self.classifiers = embedder, ranker, classifiers
-        self.data, self.negatives, self.settings, self.rng = data, negatives, settings, context.rng
-        self.device = embedder.device
+        self.embedder, self.ranker = networks.embedder, networks.ranker
+        self.classifiers, self.device = networks.classifiers, networks.device
+        self.data, self.negatives, self.settings, self.rng = data, negatives, settings, rng
         self.temperature = Temperature().to(self.device)
-        groups: list[dict[str, Any]] = [{"params": list(ranker.parameters())}]
-        if not settings.freeze_encoders:
-            groups += embedder_groups(embedder, settings.lr, settings.encoder_lr)
+        groups: list[dict[str, Any]] = [{"params": list(self.ranker.parameters())}]
+        groups += embedder_groups(self.embedder, settings.lr, settings.encoder_lr)
         if settings.loss == "softmax":
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
-        rows = {"params": classifiers.sparse_parameters(), "lr": settings.classifier_lr or settings.lr}
+        rows = {"params": self.classifiers.sparse_parameters(), "lr": settings.classifier_lr or settings.lr}
         self.loop = Loop(settings, steps, groups, [rows])
 
     def step(self, points: Ints) -> Tensor:
@@ -86,8 +93,9 @@ class _Tuner:
         negatives = self.negatives.draw(points, self.settings.negatives, self.rng)  # (B, |T|)
         own = np.concatenate([positives, negatives], axis=1)  # (B, k), −1 where there are fewer
         labels = shared_labels(self.data.n_labels, own.ravel(), self.settings.sampled, self.rng)  # (U,)
-        with autocast(self.device), torch.set_grad_enabled(True):
-            x, z = self._bags(points, labels)
+        with autocast(self.device):
+            x = self.embedder(self.data.points.batch(self.data.groups.take(points)))
+            z = self.embedder(self.data.labels.batch(Groups.singles(labels)))
             w = self.classifiers.weight(torch.from_numpy(labels).to(self.device), z.vector())  # (U, D)
             loss = self._loss(points, labels, own, x, z, w)
         self.loop.step(loss)
@@ -99,12 +107,6 @@ class _Tuner:
         drawn = np.full((len(points), self.settings.positives), -1, np.int64)
         drawn[place, np.arange(len(place)) - np.searchsorted(place, place)] = labels
         return drawn
-
-    def _bags(self, points: Ints, labels: Ints) -> tuple[Bag, Bag]:
-        with torch.set_grad_enabled(not self.settings.freeze_encoders):
-            x = self.embedder(self.data.points.batch(self.data.groups.take(points)))
-            z = self.embedder(self.data.labels.batch(Groups.singles(labels)))
-        return x, z
 
     def _loss(self, points: Ints, labels: Ints, own: Ints, x: Bag, z: Bag, w: Tensor) -> Tensor:
         if self.settings.loss == "cosine":

@@ -11,15 +11,14 @@ import torch
 
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
-from mufin.data.items import Items
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Features, Groups
+from mufin.encode.features import Groups
 from mufin.errors import CatalogueError
 from mufin.model import Mufin
 from mufin.progress import Progress
 from mufin.store import pick_device, save
-from mufin.train.assemble import Trained, assemble
+from mufin.train.assemble import assemble
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
 from mufin.train.loop import Context
@@ -49,16 +48,16 @@ def fit(
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
     context = Context(np.random.default_rng(config.seed), progress, logs)
 
-    held_out = hold_out(data.relevance, config.run.validation, context.rng)
+    held_out = hold_out(data, config.run.validation, context.rng)
     used, held = data.take(data.others(held_out)), data.take(held_out)
     watch = partial(precision_at_1, embedder, held) if len(held_out) else None
     pretrain(embedder, used, config.pretrain, context, watch)
     shortlist = retrieve(embedder, used, config.retrieve, progress)
-    ranker, classifiers = transfer(config, data.n_labels, embedder.device)
-    watch = partial(precision_at_1, embedder, held, ranker, classifiers) if len(held_out) else None
-    finetune(embedder, ranker, classifiers, used, shortlist, config.finetune, context, watch)
+    networks = transfer(config, embedder, data.n_labels)
+    watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
+    finetune(networks, used, shortlist, config.finetune, context, watch)
 
-    model = assemble(Trained(embedder, ranker, classifiers), config, catalogue, data, held_out, progress)
+    model = assemble(networks, config, catalogue, data, held_out, progress)
     if out is not None:
         save(model, out)
     return model
@@ -76,13 +75,13 @@ def training_data(
     """The features of datapoints and labels, from disk where they were computed before."""
     catalogue = catalogue.only(config.modalities)
 
-    def features(items: Items, whose: str) -> Features:
-        total = len(items.flat_texts()[1]) + len(items.flat_images()[1])
-        with progress.task(f"Encoding {whose}", total) as task:
-            return embedder.features(items, progress=lambda *_: task.advance)
-
-    of_items = features(catalogue.items, "items")
-    of_labels = of_items if catalogue.labels is catalogue.items else features(catalogue.labels, "labels")
+    everything = np.arange(len(catalogue.labels), dtype=np.int64)
+    shared = catalogue.labels is catalogue.items
+    rows = everything if shared else points.members  # items of other splits are not looked at
+    of_items = embedder.features_of(catalogue.items, rows, progress, "Encoding items ")
+    of_labels = of_items
+    if not shared:
+        of_labels = embedder.features_of(catalogue.labels, everything, progress, "Encoding labels")
     groups = Groups(points.offsets, points.members)
     return TrainingData(of_items, groups, of_labels, points.relevance, points.exclude)
 

@@ -34,19 +34,17 @@ def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Emb
     return Embedded(labels, points.vectors())
 
 
-def label_index(
-    embedded: Embedded, relevance: csr_matrix, settings: Retrieve
-) -> tuple[Index, Tensor, Tensor]:
-    """The index over Σ (m_l + 1) entries; the centroids (L, D) and which labels have one (L,)."""
+def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> Index:
+    """The index over Σ (m_l + 1) entries, tuned by real queries where it is approximate."""
     means, has = centroids(embedded.points, relevance)
     entries = Entries.build(embedded.labels.rows, embedded.labels.offsets, means, has, settings.entries)
-    return build_index(entries, settings.search), means, has
+    return build_index(entries, settings.search, embedded.points[:256])
 
 
 def retrieve(embedder: Embedder, data: TrainingData, settings: Retrieve, progress: Progress) -> Shortlist:
     """R_i of every datapoint: its nearest unique labels, one query each."""
     embedded = embed_all(embedder, data, progress)
-    index, _, _ = label_index(embedded, data.relevance, settings)
+    index = label_index(embedded, data.relevance, settings)
     labels, similarity = [], []
     with progress.task("Shortlists", len(embedded.points)) as task:
         for start in range(0, len(embedded.points), 4096):

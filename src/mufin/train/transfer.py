@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from mufin.config import Config
+from mufin.encode.embedder import Embedder
 from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
+from mufin.train.networks import Networks
 
 
-def transfer(config: Config, n_labels: int, device: torch.device) -> tuple[Ranker, Classifiers]:
-    """A fresh ranker and fresh classifiers beside the pre-trained embedder."""
+def transfer(config: Config, embedder: Embedder, n_labels: int) -> Networks:
+    """The pre-trained embedder with a fresh ranker and fresh classifiers."""
     classifiers = Classifiers(n_labels, config.embed.dim, learnt=config.rank.alpha == "learnt")
-    return Ranker(config).to(device), classifiers.to(device)
+    return Networks(embedder, Ranker(config).to(embedder.device), classifiers.to(embedder.device))

@@ -1,0 +1,123 @@
+"""Fusion: the parts of a score — classifier, similarity, memory — made one score, and a probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+FLOOR = 0.01  # a vote this small hardly counts
+PARTS = ("classifier", "similarity", "log memory", "memory")
+NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity")
+# Where a learnt mixture starts, and how far a unit of its ridge lets each weight go.
+START = (20.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+SCALE = (20.0, 20.0, 1.0, 5.0, 20.0, 20.0, 1.0, 5.0, 1.0)
+RIDGE = 1e-2
+FEW = 10.0  # below FEW / RIDGE queries the ridge grows, or a dozen would turn the best match into the worst
+CALIBRATED = 10  # hits a query that the probability is fitted on
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is known of each candidate label of each query, all (B, K)."""
+
+    classifier: Tensor  # c
+    similarity: Tensor  # a
+    memory: Tensor  # m, the votes of the nearest training points
+    frequency: Tensor  # how many training points had the label
+    present: Tensor  # bool, False where there are fewer candidates
+
+    def features(self) -> Tensor:
+        """φ (B, K, 9): c, a, log(1 + m / 0.01) and m, each also times the label's rarity; and the rarity.
+
+        Rarity is 1 / (1 + log(1 + frequency)); a label without training counts as the rarest trained one.
+        """
+        rarity = 1 / (1 + torch.log1p(self.frequency.clamp(min=1)))
+        known = (self.classifier, self.similarity, torch.log1p(self.memory / FLOOR), self.memory)
+        plain = torch.stack(known, dim=-1)
+        features = torch.cat([plain, plain * rarity[..., None], rarity[..., None]], dim=-1)
+        return features.masked_fill(~self.present[..., None], 0.0)
+
+    @staticmethod
+    def join(parts: list[Parts]) -> Parts:
+        return Parts(*(torch.cat(same) for same in zip(*(vars(p).values() for p in parts), strict=True)))
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """s = θ · φ, of which the paper's s = β c + (1 − β) a is one; p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂)."""
+
+    weights: Tensor  # θ (9,)
+    calibration: Tensor  # u (3,)
+
+    @classmethod
+    def of_beta(cls, beta: float) -> Fusion:
+        """The paper's fixed mixture; its probability is a rough guess until it is fitted."""
+        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 7]), torch.tensor([10.0, 0.0, -5.0]))
+
+    def score(self, parts: Parts) -> Tensor:
+        """s (B, K), −inf where there is no candidate."""
+        score = parts.features() @ self.weights.to(parts.classifier.device)
+        return score.masked_fill(~parts.present, -torch.inf)
+
+    def probability(self, score: Tensor) -> Tensor:
+        """How likely each label is relevant, given the scores s (B, K) of all candidates of its query."""
+        chance = _logit(self.calibration.to(score.device), score).sigmoid()
+        return chance.masked_fill(score.isinf(), 0.0)
+
+
+def fit_weights(parts: Parts, relevant: Tensor) -> Tensor:
+    """θ by a softmax over each query's candidates, relevant (B, K) bool; a ridge makes few queries enough."""
+    start, scale = (torch.tensor(values, device=relevant.device) for values in (START, SCALE))
+    negative = parts.present & ~relevant
+    useful = relevant.any(1) & negative.any(1)
+    features, relevant, negative = parts.features()[useful], relevant[useful], negative[useful]
+    if not len(features):
+        return start
+
+    ridge = max(RIDGE, FEW / len(features))
+
+    def loss(step: Tensor) -> Tensor:
+        logits = features @ (start + step * scale)
+        against = logits.masked_fill(~negative, -torch.inf).logsumexp(1, keepdim=True)
+        each = (F.softplus(against - logits) * relevant).sum(1) / relevant.sum(1)
+        return each.mean() + ridge * step.square().sum()
+
+    return start + scale * _minimised(loss, torch.zeros_like(start))
+
+
+def fit_calibration(score: Tensor, relevant: Tensor) -> Tensor:
+    """u by logistic regression over the best hits of each query: score (B, K), relevant (B, K) bool."""
+    top = score.topk(min(CALIBRATED, score.shape[1]), dim=1).indices
+    hit, there = relevant.gather(1, top).float(), ~score.gather(1, top).isinf()
+
+    def loss(u: Tensor) -> Tensor:
+        chance = _logit(u, score).gather(1, top)
+        return F.binary_cross_entropy_with_logits(chance[there], hit[there]) + 1e-4 * u.square().sum()
+
+    return _minimised(loss, torch.tensor([1.0, -1.0, 0.0], device=score.device))
+
+
+def _logit(u: Tensor, score: Tensor) -> Tensor:
+    total = score.logsumexp(dim=1, keepdim=True)
+    finite = score.masked_fill(score.isinf(), 0.0)
+    return u[0] * finite + u[1] * total.masked_fill(total.isinf(), 0.0) + u[2]
+
+
+def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """L-BFGS over a handful of weights."""
+    point = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([point], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = loss(point)
+            value.backward()
+        return float(value.detach())
+
+    optimizer.step(closure)
+    return point.detach()

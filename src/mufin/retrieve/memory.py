@@ -1,0 +1,123 @@
+"""Memory: training points as keys that vote for the labels they had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch.nn import functional as F
+
+from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.entries import Entries
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Keys x̂¹ of remembered points; point i had the labels `labels[offsets[i]:offsets[i + 1]]`."""
+
+    keys: Tensor  # (M, D) unit rows
+    offsets: Tensor  # (M + 1,) int64
+    labels: Tensor  # (Σ,) int64, label rows
+
+    @classmethod
+    def of(cls, vectors: Tensor, relevance: csr_matrix, per_label: int) -> Memory:
+        """Remember points until each label has `per_label` of them, rare labels first: it stays bounded."""
+        kept = bounded(relevance, per_label)
+        rows = csr_matrix(relevance[kept])
+        offsets, labels = (torch.from_numpy(a.astype(np.int64)) for a in (rows.indptr, rows.indices))
+        device = vectors.device
+        return cls(vectors[torch.from_numpy(kept).to(device)], offsets.to(device), labels.to(device))
+
+    @classmethod
+    def empty(cls, dim: int, device: torch.device) -> Memory:
+        zeros = torch.zeros(1, dtype=torch.int64, device=device)
+        return cls(torch.zeros(0, dim, device=device), zeros, zeros[:0])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is stored, by name."""
+        return ((name, getattr(self, name)) for name in ("keys", "offsets", "labels"))
+
+    def to(self, device: torch.device) -> Memory:
+        return Memory(*(tensor.to(device) for _, tensor in self.tensors()))
+
+    @cached_property
+    def index(self) -> Index:
+        """Each key is its own label here: what is found are points."""
+        rows = torch.arange(len(self), device=self.keys.device)
+        return build_index(Entries(self.keys, rows, len(self)))
+
+    def votes(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
+        """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ).
+
+        Gives the voted label rows (B, V), −1 where there are fewer, and their votes, largest first.
+        """
+        if not len(self):
+            none = torch.zeros(len(queries), 0, device=queries.device)
+            return none.long(), none
+        found = self.index.search(queries, min(neighbours, len(self)))
+        share = (found.similarity / temperature).softmax(dim=1)  # (B, n); −inf, nobody there, becomes 0
+        points = found.labels.clamp(min=0)
+        counts = (self.offsets[points + 1] - self.offsets[points]).where(found.labels >= 0, 0).flatten()
+        first = self.offsets[points].flatten()
+        ends = counts.cumsum(0)
+        place = torch.arange(int(ends[-1]), device=ends.device) + (first - ends + counts).repeat_interleave(
+            counts
+        )
+        query = torch.arange(len(queries), device=ends.device).repeat_interleave(
+            counts.view(len(queries), -1).sum(1)
+        )
+        return _summed(query, self.labels[place], share.flatten().repeat_interleave(counts), len(queries))
+
+    def with_points(self, vectors: Tensor, offsets: Tensor, labels: Tensor) -> Memory:
+        """These points remembered as well."""
+        return Memory(
+            torch.cat([self.keys, vectors]),
+            torch.cat([self.offsets, offsets[1:] + self.offsets[-1]]),
+            torch.cat([self.labels, labels]),
+        )
+
+    def renumbered(self, new_row: Tensor) -> Memory:
+        """Label rows replaced by new_row (L,), those of −1 forgotten."""
+        labels = new_row[self.labels]
+        kept = F.pad((labels >= 0).cumsum(0), (1, 0))
+        return Memory(self.keys, kept[self.offsets], labels[labels >= 0])
+
+
+def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:
+    """Points, ascending, such that every label keeps min(its frequency, per_label) of them or a few more."""
+    by_label = csr_matrix(relevance.T)
+    frequency = np.diff(by_label.indptr)
+    if not len(frequency) or frequency.max() <= per_label:
+        return np.flatnonzero(np.diff(relevance.indptr)).astype(np.int64)
+    taken = np.zeros(relevance.shape[0], bool)
+    for label in np.argsort(frequency, kind="stable"):
+        points = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
+        missing = per_label - int(taken[points].sum())
+        if missing > 0:
+            taken[points[~taken[points]][:missing]] = True
+    return np.flatnonzero(taken).astype(np.int64)
+
+
+def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Add up the weights of each (query, label) and lay them out in rows, largest first."""
+    width = int(label.max()) + 1 if len(label) else 1
+    pair, which = torch.unique(query * width + label, return_inverse=True)
+    total = torch.zeros(len(pair), device=weight.device).index_add_(0, which, weight)
+    total, order = total.sort(descending=True, stable=True)
+    owner, order2 = (pair[order] // width).sort(stable=True)  # by query, still largest first within it
+    pair, total = pair[order][order2], total[order2]
+    counts = torch.bincount(owner, minlength=n)
+    slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+    longest = int(counts.max()) if n else 0
+    labels = torch.full((n, longest), -1, dtype=torch.int64, device=owner.device)
+    votes = torch.zeros(n, longest, device=owner.device)
+    labels[owner, slot], votes[owner, slot] = pair % width, total
+    return labels, votes

@@ -1,0 +1,438 @@
+"""The model folder: what is saved is what is loaded, a kill leaves it whole, damage is said in a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from made import made_shop, picture
+from mufin import Catalogue, Config, Item, Mufin, fit, load, save
+from mufin.errors import ConfigError, ModelError
+from mufin.store import file_hash
+
+ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_model: Mufin, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "run"
+    save(tiny_model, path)
+    return path
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A model folder that may be harmed."""
+    return Path(shutil.copytree(saved, tmp_path / "run"))
+
+
+def part(folder: Path, name: str) -> Path:
+    return folder / json.loads((folder / "mufin.json").read_text())["parts"][name]["file"]
+
+
+def forge(folder: Path, name: str, change: Callable[[Path], None]) -> None:
+    """Change a part and make the manifest agree with it."""
+    path = part(folder, name)
+    change(path)
+    manifest = json.loads((folder / "mufin.json").read_text())
+    manifest["parts"][name] |= {"size": path.stat().st_size, "hash": file_hash(path)}
+    (folder / "mufin.json").write_text(json.dumps(manifest))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A hash of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+# -- there and back -----------------------------------------------------------------------------------------
+
+
+def test_loaded_is_what_was_saved(tiny_model: Mufin, saved: Path, shop: Catalogue) -> None:
+    again = load(saved)
+    items = [*shop.items, *ASKED]
+    assert again.recommend(items, k=7) == tiny_model.recommend(items, k=7)  # equal floats
+    assert torch.equal(again.embed(items).values, tiny_model.embed(items).values)
+    assert again.config == tiny_model.config
+    assert torch.equal(again.fusion.weights, tiny_model.fusion.weights)
+    assert torch.equal(again.fusion.calibration, tiny_model.fusion.calibration)
+    assert len(again.labels) == 7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("rank.cross=concat", "embed.attention=feedforward"),
+        ("rank.cross=none", "embed.attention=none", "embed.projection=maxpool"),
+        ("text.train_layers=1", "vision.train_layers=all", "rank.alpha=one"),
+        ("modalities=text", 'retrieve.entries=["vector"]', "run.pictures=false"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_model(changes: tuple[str, ...], tiny_config: Config, tmp_path: Path) -> None:
+    short = ("pretrain.epochs=1", "finetune.epochs=1")
+    model = fit(made_shop(2), tiny_config.override([*short, *changes]), quiet=True)
+    save(model, tmp_path)
+    assert load(tmp_path).recommend(ASKED, k=7) == model.recommend(ASKED, k=7)
+
+
+def test_saving_again_changes_nothing(folder: Path) -> None:
+    before = contents(folder)
+    model = load(folder)
+    model.recommend(ASKED)  # tokenizers remember how they were called
+    save(model, folder)
+    assert contents(folder) == before
+
+
+def test_new_labels_rewrite_the_labels_alone(folder: Path) -> None:
+    before = contents(folder)
+    model = load(folder)
+    model.add_labels(Item("new", ["zebra"]))
+    save(model, folder)
+    after = contents(folder)
+    changed = {name.partition("-")[0] for name in before.keys() ^ after.keys()}
+    assert changed == {"labels", "index"}
+    assert all(before[name] == after[name] for name in before.keys() & after.keys() - {"mufin.json"})
+    assert len([name for name in after if name.startswith("labels-")]) == 2  # no old ones are left
+    assert load(folder).recommend(ASKED, k=9) == model.recommend(ASKED, k=9)
+
+
+def test_another_model_over_the_same_folder(folder: Path, tiny_config: Config) -> None:
+    other = fit(made_shop(2), tiny_config.override(["modalities=text", "pretrain.epochs=1"]), quiet=True)
+    save(other, folder)
+    assert load(folder).recommend(ASKED, k=9) == other.recommend(ASKED, k=9)
+    assert not list(folder.glob("layout-*/vision"))
+    assert len(list(folder.glob("layout-*"))) == 1
+
+
+def test_what_a_killed_save_left_is_swept(folder: Path) -> None:
+    (folder / ".saving-x").mkdir()
+    (folder / "labels-0000000000.safetensors").write_bytes(b"old")
+    (folder / "notes.txt").write_text("mine")
+    save(load(folder), folder)
+    assert not (folder / ".saving-x").exists()
+    assert not (folder / "labels-0000000000.safetensors").exists()
+    assert (folder / "notes.txt").exists()
+
+
+def test_nothing_is_pickled_and_nothing_names_a_path_of_here(
+    saved: Path, tiny_encoders: tuple[str, str]
+) -> None:
+    suffixes = {path.suffix for path in saved.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".toml", ".safetensors", ".parquet", ".txt", ".faiss"}
+    here = os.fsencode(tiny_encoders[0])
+    for path in saved.rglob("*"):
+        if path.is_file() and not path.name.startswith("config-"):  # the settings say what was asked for
+            assert here not in path.read_bytes(), path.name
+
+
+def test_files_are_as_open_as_the_user_wants(saved: Path) -> None:
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in saved.rglob("*") if path.is_file()}
+    assert len(modes) == 1
+
+
+def test_the_folder_can_be_moved(folder: Path, tiny_model: Mufin, tmp_path: Path) -> None:
+    moved = tmp_path / "else where" / "é"
+    moved.parent.mkdir()
+    folder.rename(moved)
+    assert load(str(moved)).recommend(ASKED) == tiny_model.recommend(ASKED)
+
+
+def test_values_that_are_not_finite_are_not_saved(folder: Path) -> None:
+    before = contents(folder)
+    model = load(folder)
+    model.labels.weights[2, 1] = torch.nan
+    with pytest.raises(ModelError, match="weights.*not finite.*learning rate"):
+        save(model, folder)
+    assert contents(folder) == before
+
+
+def test_an_unknown_device(saved: Path) -> None:
+    for name in ("gpu", "cuda:99", ""):
+        with pytest.raises(ConfigError, match="device.*cannot be used"):
+            load(saved, device=name)
+
+
+# -- a kill at any step -------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a save as a kill does: nothing after it runs, nothing is tidied up."""
+
+
+def killed_at(step: int, model: Mufin, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Save, killed at this operation on files; False when there are not so many."""
+    seen = 0
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: Path, *rest: Any, **more: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == step:
+                raise Killed
+            return real(self, *rest, **more)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile.TemporaryDirectory, "cleanup", lambda self: self._finalizer.detach())
+        patched.setattr(tempfile.TemporaryDirectory, "__exit__", lambda *_: None)
+        for name in ("replace", "unlink"):
+            patched.setattr(Path, name, counting(getattr(Path, name)))
+        try:
+            save(model, folder)
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up")
+def test_a_kill_at_any_step_leaves_the_old_model_or_the_new(
+    saved: Path, tiny_model: Mufin, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another model with other encoders' layouts is saved over a folder, and killed at every operation."""
+    changes = ["text.max_length=8", "modalities=text", "pretrain.epochs=1", "finetune.epochs=1"]
+    other = fit(made_shop(2), tiny_config.override(changes), quiet=True)
+    other.embedder.text.network.config.layer_norm_eps = 1e-7  # a file of the same name that differs
+    save(other, tmp_path / "other")
+    other = load(tmp_path / "other")
+    old, new = tiny_model.recommend(ASKED, k=7), other.recommend(ASKED, k=7)
+    outcomes: list[bool] = []
+    for step in range(1, 100):
+        folder = Path(shutil.copytree(saved, tmp_path / f"run-{step}"))
+        killed = killed_at(step, other, folder, monkeypatch)
+        found = load(folder).recommend(ASKED, k=7)
+        assert found in (old, new), f"killed at step {step}"
+        outcomes.append(found == new)
+        if step in (1, 5):  # what a kill left is no obstacle
+            save(other, folder)
+            assert load(folder).recommend(ASKED, k=7) == new
+            assert not list(folder.glob(".saving-*"))
+        if not killed:
+            break
+    assert len(outcomes) > 6
+    assert outcomes == sorted(outcomes)  # old, old, …, new, new
+    assert (outcomes[0], outcomes[-1]) == (False, True)
+
+
+def test_an_error_while_saving_leaves_the_old_model(
+    folder: Path, tiny_model: Mufin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(folder)
+    model.add_labels(Item("new", ["zebra"]))
+    replace, seen = Path.replace, 0
+
+    def full(self: Path, target: Any) -> Path:
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            save(model, folder)
+    assert load(folder).recommend(ASKED, k=9) == tiny_model.recommend(ASKED, k=9)
+    assert not list(folder.glob(".saving-*"))
+
+
+# -- damage -------------------------------------------------------------------------------------------------
+
+
+def fails(folder: Path, said: str) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["network.safetensors", "labels.safetensors", "index.safetensors", "memory.safetensors",
+     "labels.parquet", "config.toml", "layout/text/config.json", "layout/vision/config.json",
+     "layout/text/tokenizer.json"],
+)  # fmt: skip
+def test_every_part_that_is_cut_missing_or_changed(name: str, folder: Path) -> None:
+    path = part(folder, name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    fails(folder, f"{path.name} has {len(whole) // 2} bytes, expected {len(whole)}")
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    fails(folder, f"{path.name} is not what was saved")
+    path.write_bytes(b"")
+    fails(folder, "has 0 bytes")
+    path.unlink()
+    fails(folder, f"{path.name} is missing")
+    path.mkdir()
+    fails(folder, f"{path.name} is missing")
+
+
+@pytest.mark.parametrize("name", ["network.safetensors", "labels.safetensors", "index.safetensors"])
+def test_safetensors_that_agree_with_the_manifest_and_are_bad_all_the_same(name: str, folder: Path) -> None:
+    tensors = load_file(part(folder, name))
+    key = next(k for k, t in tensors.items() if t.is_floating_point() and t.numel() > 1)
+
+    def poison(path: Path) -> None:
+        tensors[key].view(-1)[1] = torch.nan
+        save_file(tensors, path)
+
+    forge(folder, name, poison)
+    fails(folder, f"{key}.*not finite")
+    forge(folder, name, lambda path: path.write_bytes(path.read_bytes()[:50]))
+    fails(folder, "cannot be read")
+    forge(folder, name, lambda path: save_file({"other": torch.zeros(2)}, path))
+    fails(folder, "settings|labels|has no")
+
+
+def test_labels_that_do_not_count_the_same(folder: Path) -> None:
+    table = pq.read_table(part(folder, "labels.parquet"))
+    forge(folder, "labels.parquet", lambda path: pq.write_table(table.slice(0, 5), path))
+    fails(folder, "5 labels, the tensors 7")
+    forge(folder, "labels.parquet", lambda path: pq.write_table(pa.table({"x": [1]}), path))
+    fails(folder, "labels-.*cannot be read")
+    forge(folder, "labels.parquet", lambda path: path.write_bytes(b"PAR1"))
+    fails(folder, "labels-.*cannot be read")
+
+
+@pytest.mark.parametrize("tensor", ["alpha", "centroids", "has_centroid", "frequency", "weights"])
+def test_tensors_that_do_not_count_the_same(tensor: str, folder: Path) -> None:
+    def cut(path: Path) -> None:
+        tensors = load_file(path)
+        save_file(tensors | {tensor: tensors[tensor][:3].clone()}, path)
+
+    forge(folder, "labels.safetensors", cut)
+    fails(folder, "copy the folder again")
+
+
+def test_a_config_that_cannot_be_used(folder: Path) -> None:
+    text = part(folder, "config.toml").read_text()
+    for changed, said in (
+        (text.replace("version = 1", "version = 99"), "version 99.*update mufin"),
+        (text + "\nsurprise = 1\n", "unknown setting.*surprise"),
+        ("[broken", "not TOML"),
+        (text.replace("dim = 16", "dim = 12"), "does not fit its settings"),
+    ):
+        assert changed != text
+        forge(folder, "config.toml", lambda path, changed=changed: path.write_text(changed))
+        fails(folder, said)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["", "{", "null", "[]", "3", '"mufin"', "{}", '{"mufin": "1"}', '{"mufin": 1}',
+     '{"mufin": 1, "parts": []}',
+     '{"mufin": 1, "parts": {"config.toml": 1}}', '{"mufin": 1, "parts": 5}'],
+)  # fmt: skip
+def test_a_manifest_that_is_none(garbage: str, folder: Path) -> None:
+    (folder / "mufin.json").write_text(garbage)
+    fails(folder, "mufin.json")
+    (folder / "mufin.json").write_bytes(b"\xff\xfe\x00")
+    fails(folder, "mufin.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fusion", None),
+        ("fusion", [0.5]),
+        ("fusion", ["high"] * 9),
+        ("fusion", [float("nan")] * 9),
+        ("calibration", 3),
+        ("calibration", [[1], [2], [3]]),
+        ("own_items", "no"),
+        ("parts", {}),
+    ],
+)
+def test_a_manifest_with_a_hole(key: str, value: object, folder: Path) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    (folder / "mufin.json").write_text(json.dumps(manifest | {key: value}))
+    fails(folder, "mufin.json")
+    del manifest[key]
+    (folder / "mufin.json").write_text(json.dumps(manifest))
+    fails(folder, "mufin.json")
+
+
+@pytest.mark.parametrize("entry", [7, {}, {"file": "a"}, None])
+def test_a_manifest_with_a_strange_part(entry: object, folder: Path) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    manifest["parts"]["config.toml"] = entry
+    (folder / "mufin.json").write_text(json.dumps(manifest))
+    fails(folder, "mufin.json")
+
+
+def test_a_newer_format(folder: Path) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    (folder / "mufin.json").write_text(json.dumps({"mufin": 99, "library": manifest["library"]}))
+    fails(folder, "format 99.*update mufin")
+
+
+def test_foreign_folders(tmp_path: Path) -> None:
+    fails(tmp_path / "nowhere", "does not exist")
+    (tmp_path / "config.json").write_text("{}")
+    fails(tmp_path, "is not a model folder")
+    (tmp_path / "file").write_text("x")
+    fails(tmp_path / "file", "does not exist|is not a model folder")
+
+
+# -- large models -------------------------------------------------------------------------------------------
+
+GROWTH = """
+import sys
+from mufin import load
+
+def resident():
+    lines = open("/proc/self/status").read().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon", "RssFile")))
+
+load(sys.argv[1])  # what loading costs at all
+before = resident()
+model = load(sys.argv[2])
+print(resident() - before, len(model.labels))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel must tell about memory")
+def test_large_arrays_are_mapped_and_not_read(saved: Path, tiny_config: Config, tmp_path: Path) -> None:
+    from mufin.bag import PackedBags
+    from mufin.data.items import Items
+    from mufin.encode.embedder import Embedder
+    from mufin.labels import Labels
+    from mufin.rank.fusion import Fusion
+    from mufin.rank.ranker import Ranker
+
+    n, dim = 50_000, 192  # more than what is small enough to be checked in full
+    config = tiny_config.override([f"embed.dim={dim}", "retrieve.search=exact", "modalities=text"])
+    vectors = torch.nn.functional.normalize(torch.randn(n, dim), dim=1)
+    ids = pa.array([f"l{i}" for i in range(n)])
+    texts = pa.ListArray.from_arrays(pa.array(range(n + 1), pa.int32()), ids)
+    yes = torch.ones(n, dtype=torch.bool)
+    labels = Labels(
+        Items.from_table(pa.table({"id": ids, "texts": texts})), PackedBags(vectors, torch.arange(n + 1)),
+        vectors, torch.ones(n), vectors, yes, torch.ones(n), yes, own_items=False,
+    )  # fmt: skip
+    model = Mufin(config, Embedder(config), Ranker(config), labels, Fusion.of_beta(0.7))
+    save(model, tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
+    assert size > 170 << 20
+    command = [sys.executable, "-c", GROWTH, str(saved), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown, count = map(int, done.stdout.split())
+    assert count == n
+    assert grown < size / 4, f"{grown >> 20} MB more in memory for {size >> 20} MB of files"

@@ -1,0 +1,55 @@
+"""The parts of a training run, made ready one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mufin import Catalogue, Config
+from mufin.encode.embedder import Embedder
+from mufin.progress import Progress
+from mufin.retrieve.shortlist import Shortlist
+from mufin.train.data import TrainingData
+from mufin.train.fit import seed_everything, training_data
+from mufin.train.loop import Context
+from mufin.train.networks import Networks
+from mufin.train.retrieve import retrieve
+from mufin.train.transfer import transfer
+
+QUIET = Progress(quiet=True)
+
+
+@dataclass
+class Stage:
+    """All that Modules I–IV need, before any of them has run."""
+
+    config: Config
+    networks: Networks
+    data: TrainingData
+    context: Context
+
+    @property
+    def embedder(self) -> Embedder:
+        return self.networks.embedder
+
+    @property
+    def shortlist(self) -> Shortlist:
+        return retrieve(self.embedder, self.data, self.config.retrieve, QUIET)
+
+
+@pytest.fixture
+def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
+    """`stage("rank.cross=none", catalogue=…)`: the tiny shop with some settings changed."""
+
+    def make(*changes: str, catalogue: Catalogue = shop) -> Stage:
+        config = tiny_config.override(changes)
+        seed_everything(config.seed)
+        embedder = Embedder(config)
+        data = training_data(embedder, catalogue, catalogue.split("train"), config, QUIET)
+        networks = transfer(config, embedder, data.n_labels)
+        return Stage(config, networks, data, Context(np.random.default_rng(0)))
+
+    return make

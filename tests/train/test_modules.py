@@ -1,0 +1,364 @@
+"""Modules I–IV, each called alone on a tiny shop."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor, nn
+
+from mufin import Catalogue, Item
+from mufin.config import Finetune, Pretrain
+from mufin.data.items import Items
+from mufin.encode.features import Descriptors, Features, Groups
+from mufin.errors import UsageError
+from mufin.train import finetune as module_iv
+from mufin.train import loop as loops
+from mufin.train.data import TrainingData
+from mufin.train.finetune import finetune
+from mufin.train.loop import Context, Journal, Loop, epochs_to_validate, one_cycle, shuffled
+from mufin.train.losses import margin_loss
+from mufin.train.pretrain import pretrain
+from mufin.train.validate import hold_out, precision_at_1
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The loss of every step."""
+    seen: list[float] = []
+    step = Journal.step
+
+    def spied(self: Journal, loss: Tensor) -> None:
+        seen.append(float(loss.detach()))
+        step(self, loss)
+
+    monkeypatch.setattr(Journal, "step", spied)
+    return seen
+
+
+def state(*modules: nn.Module) -> list[Tensor]:
+    return [t.detach().clone() for module in modules for t in module.state_dict().values()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# -- the loop -----------------------------------------------------------------------------------------------
+
+
+def test_the_learning_rate_follows_one_cycle() -> None:
+    weight, rows = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(4, 2))
+    loop = Loop(
+        Pretrain(lr=0.5, warmup=4),
+        20,
+        [{"params": [weight]}, {"params": []}],
+        [{"params": [rows], "lr": 0.1}],
+    )
+    curve = one_cycle(20, 4)
+    for t in range(20):
+        for optimizer, lr in zip(loop.optimizers, (0.5, 0.1), strict=True):
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(lr * curve(t))
+        picked = nn.functional.embedding(torch.tensor([1]), rows, sparse=True)
+        loop.step(weight.sum() + picked.sum())
+    assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
+    assert torch.equal(rows[[0, 2, 3]], torch.ones(3, 2))
+
+
+def test_gradients_are_clipped() -> None:
+    weights = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    loop = Loop(Pretrain(), 10, [{"params": weights}])
+    loop.step(1e4 * (weights[0].sum() - 2 * weights[1].sum()))
+    norm = torch.cat([w.grad for w in weights]).norm()
+    assert float(norm) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_step_with_nothing_to_train_is_no_error() -> None:
+    Loop(Pretrain(), 10, [{"params": []}]).step(torch.zeros(()))
+
+
+def test_batches_go_through_all_numbers_once() -> None:
+    batches = shuffled(np.arange(10), 4, np.random.default_rng(0))
+    assert [len(b) for b in batches] == [4, 4, 2]
+    assert sorted(np.concatenate(batches)) == list(range(10))
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 10, 37, 200])
+def test_the_last_epoch_is_always_validated(epochs: int) -> None:
+    chosen = list(epochs_to_validate(epochs))
+    assert chosen[-1] == epochs - 1
+    assert len(chosen) <= 20
+
+
+def test_margin_loss_without_negatives_is_zero() -> None:
+    s = torch.zeros(2, 2, requires_grad=True)
+    loss = margin_loss(s, torch.eye(2, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool), 0.2)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert torch.isfinite(s.grad).all()
+
+
+# -- Module I -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["margin", "softmax"])
+def test_pretraining_lowers_the_loss(loss: str, stage: Any, losses: list[float]) -> None:
+    it = stage("pretrain.epochs=40", f"pretrain.loss={loss}")
+    before = state(it.embedder)
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    assert len(losses) == 40
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    assert not same(before, state(it.embedder))
+    assert not it.embedder.training
+
+
+@pytest.mark.parametrize("loss", ["margin", "softmax"])
+@pytest.mark.parametrize("off", ["hard_positives", "hard_negatives", "both"])
+def test_random_positives_and_negatives(loss: str, off: str, stage: Any, losses: list[float]) -> None:
+    names = ("hard_positives", "hard_negatives") if off == "both" else (off,)
+    it = stage("pretrain.epochs=30", f"pretrain.loss={loss}", *(f"pretrain.{name}=false" for name in names))
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+def test_labels_whose_positives_are_all_too_easy_are_skipped(stage: Any, losses: list[float]) -> None:
+    it = stage("pretrain.hard_similarity=-1.0")
+    before = state(it.embedder)
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    assert losses == [0.0] * 3
+    assert same(before, state(it.embedder))
+
+
+def test_no_epochs_change_nothing(stage: Any) -> None:
+    it = stage("pretrain.epochs=0", "finetune.epochs=0")
+    before = state(it.embedder, it.networks.ranker, it.networks.classifiers)
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert same(before, state(it.embedder, it.networks.ranker, it.networks.classifiers))
+
+
+# -- Modules II and III -------------------------------------------------------------------------------------
+
+
+def test_shortlists(stage: Any) -> None:
+    it = stage("retrieve.shortlist=4")
+    found = it.shortlist
+    assert found.labels.shape == (48, 4)
+    for row in found.labels.tolist():
+        assert len(set(row)) == 4
+    assert (found.similarity[:, 1:] <= found.similarity[:, :-1]).all()
+
+
+def test_transfer_starts_as_the_paper_says(stage: Any) -> None:
+    it = stage()
+    assert torch.equal(it.networks.ranker.cross_attention.blocks[0].query.weight, torch.eye(16))
+    assert torch.equal(it.networks.classifiers.alpha(7), torch.full((7,), 0.5))
+    bound = (6 / (7 + 16)) ** 0.5
+    assert 0.8 * bound < float(it.networks.classifiers.free.detach().abs().max()) <= bound
+
+
+# -- Module IV ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["cosine", "softmax"])
+@pytest.mark.parametrize("cross", ["attention", "concat", "none"])
+def test_finetuning_lowers_the_loss(loss: str, cross: str, stage: Any, losses: list[float]) -> None:
+    it = stage(f"rank.cross={cross}", f"finetune.loss={loss}", "finetune.epochs=12")
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert len(losses) == 36
+    assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
+    assert not it.embedder.training
+    assert not it.networks.ranker.training
+
+
+@pytest.mark.parametrize("cross", ["attention", "none"])
+@pytest.mark.parametrize("loss", ["cosine", "softmax"])
+def test_lite_leaves_the_encoders_untouched(cross: str, loss: str, stage: Any, losses: list[float]) -> None:
+    it = stage(
+        "finetune.freeze_encoders=true", f"rank.cross={cross}", f"finetune.loss={loss}",
+        "text.train_layers=1", "vision.train_layers=1",
+    )  # fmt: skip
+    encoders = (it.embedder.text, it.embedder.vision)
+    before, rest = state(*encoders), state(it.networks.classifiers)
+    trained = [p.requires_grad for p in it.embedder.parameters()]
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert same(before, state(*encoders))
+    assert not same(rest, state(it.networks.classifiers))
+    assert [p.requires_grad for p in it.embedder.parameters()] == trained
+    assert losses[-1] < losses[0]
+
+
+def test_settings_that_leave_nothing_to_train(stage: Any) -> None:
+    it = stage(
+        "embed.projection=maxpool", "embed.attention=none", "rank.cross=none", "rank.alpha=one",
+        "pretrain.loss=margin", "finetune.loss=cosine",
+    )  # fmt: skip
+    before = state(it.embedder)
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert same(before, state(it.embedder))
+
+
+@pytest.mark.parametrize("losses_of", [("margin", "cosine"), ("softmax", "softmax")])
+@pytest.mark.parametrize("attention", ["attention", "feedforward", "none"])
+@pytest.mark.parametrize("cross", ["attention", "concat", "none"])
+def test_gradients_reach_everything_that_is_trained(
+    losses_of: tuple[str, str], attention: str, cross: str, stage: Any, shop: Catalogue
+) -> None:
+    """After one step of each module every trained weight has a gradient that is not all zero."""
+    one, four = losses_of
+    labels = [
+        Item(label.id, [*label.texts, "of every kind"]) for label in shop.labels
+    ]  # to look at one of two
+    rich = Catalogue(shop.items, Items.of(labels), shop.parts.values())
+    it = stage(
+        f"embed.attention={attention}", f"rank.cross={cross}", "text.train_layers=1", "vision.train_layers=1",
+        f"pretrain.loss={one}", f"finetune.loss={four}", "finetune.margin=-1.0",  # every hinge is active
+        "pretrain.epochs=1", "finetune.epochs=1", "pretrain.batch=64", "finetune.batch=64", catalogue=rich,
+    )  # fmt: skip
+    for parameter in [*it.embedder.self_attention.parameters(), *it.networks.ranker.parameters()]:
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    # Adding a constant to all keys changes no attention weight: the bias of keys has no effect by nature.
+    inert = ("key.bias", "k_proj.bias")
+
+    def without(module: nn.Module) -> set[str]:
+        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad and not n.endswith(inert)]
+        return {n for n, p in trained if p.grad is None or not bool(p.grad.to_dense().abs().max() > 1e-9)}
+
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    assert without(it.embedder) == set()
+    it.embedder.zero_grad()
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert without(it.embedder) == without(it.networks.ranker) == without(it.networks.classifiers) == set()
+
+
+def test_excluded_pairs_are_no_negatives(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is hidden for a point stands in neither side of any loss."""
+    it = stage("finetune.sampled=0", "finetune.negatives=7", "finetune.epochs=4")
+    hidden = np.zeros(it.data.relevance.shape, bool)
+    hidden[:, 2] = ~it.data.relevance.toarray()[:, 2]
+    object.__setattr__(it.data, "exclude", csr_matrix(hidden))
+    drawn, ignored = [], []
+    step = module_iv._Tuner._loss
+
+    def spied(self: Any, points: Any, labels: Any, own: Any, x: Any, z: Any, w: Any) -> Tensor:
+        drawn.extend((p, l) for p, row in zip(points, own, strict=True) for l in row if l >= 0)
+        return step(self, points, labels, own, x, z, w)
+
+    softmax = module_iv.decoupled_softmax
+
+    def watched(logits: Tensor, positive: Tensor, hidden: Tensor) -> Tensor:
+        ignored.append(int(hidden.sum()))
+        return softmax(logits, positive, hidden)
+
+    monkeypatch.setattr(module_iv._Tuner, "_loss", spied)
+    monkeypatch.setattr(module_iv, "decoupled_softmax", watched)
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    assert drawn
+    assert not any(hidden[p, l] for p, l in drawn)
+    assert sum(ignored) > 0
+
+
+@pytest.mark.parametrize("loss", ["margin", "softmax"])
+def test_excluded_pairs_have_no_influence_in_pretraining(loss: str, stage: Any) -> None:
+    """The gradient at the similarity of an excluded pair is zero."""
+    from mufin.train import pretrain as module_i
+
+    it = stage(f"pretrain.loss={loss}", "pretrain.sampled=7", "pretrain.hard_positives=false")
+    hidden = ~it.data.relevance.toarray()
+    object.__setattr__(it.data, "exclude", csr_matrix(hidden))  # no pair is left that could be a negative
+    before = state(it.embedder)
+    trainer = module_i._Siamese(it.embedder, it.data, it.config.pretrain, it.context, 1)
+    assert float(trainer.step(it.data.used_labels).detach()) == 0
+    gradients = [p.grad for p in it.embedder.parameters() if p.grad is not None]
+    assert all(not g.any() for g in gradients)
+    assert len(before) == len(state(it.embedder))
+
+
+# -- validation and logs ------------------------------------------------------------------------------------
+
+
+def points_with(relevance: np.ndarray) -> TrainingData:
+    nothing = Features(Descriptors.none(len(relevance)), Descriptors.none(len(relevance)))
+    groups = Groups.singles(np.arange(len(relevance)))
+    hidden = csr_matrix(relevance.shape, dtype=bool)
+    return TrainingData(nothing, groups, nothing, csr_matrix(relevance), hidden)
+
+
+def test_hold_out() -> None:
+    rng = np.random.default_rng(0)
+    data = points_with(np.eye(6, dtype=bool) & (np.arange(6) != 1)[:, None])
+    held = hold_out(data, 0.5, rng)
+    assert len(held) == 2
+    assert 1 not in held
+    assert len(hold_out(data, 0.0, rng)) == 0
+    many = points_with(np.ones((3000, 1), bool))
+    assert len(hold_out(many, 0.5, rng)) == 1000
+
+
+def test_points_that_say_the_same_are_held_out_together() -> None:
+    relevance = np.repeat(np.eye(20, dtype=bool), 5, axis=0)  # 20 groups of 5 with the same label
+    held = hold_out(points_with(relevance), 0.2, np.random.default_rng(0))
+    assert len(held) == 20
+    assert len(set(held // 5)) == 4
+
+
+@pytest.mark.parametrize("cross", ["attention", "none"])
+def test_validation_leaves_out_what_is_excluded(cross: str, stage: Any) -> None:
+    """With all but the relevant labels excluded, the best label is relevant, whatever the weights."""
+    it = stage(f"rank.cross={cross}")
+    object.__setattr__(it.data, "exclude", csr_matrix(~it.data.relevance.toarray()))
+    assert precision_at_1(it.embedder, it.data) == 100
+    assert precision_at_1(it.embedder, it.data, it.networks) == 100
+
+
+def test_validation_changes_nothing(stage: Any) -> None:
+    plain, watched = stage("embed.input_dropout=0.2"), stage("embed.input_dropout=0.2")
+    seen: list[float] = []
+    for it, validate in ((plain, None), (watched, lambda: seen.append(1.0) or 1.0)):
+        torch.manual_seed(5)
+        pretrain(it.embedder, it.data, it.config.pretrain, it.context, validate)
+    assert same(state(plain.embedder), state(watched.embedder))
+    assert len(seen) == 3
+    it = copy.copy(plain)
+    it.embedder.train()
+    it.networks.ranker.train()
+    precision_at_1(it.embedder, it.data, it.networks)
+    assert it.embedder.training
+    assert it.networks.ranker.training
+
+
+@pytest.mark.filterwarnings("ignore")  # tensorboard's own, at import
+def test_tensorboard_logs(stage: Any, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    it = stage()
+    context = Context(np.random.default_rng(0), logs=tmp_path)
+    pretrain(it.embedder, it.data, it.config.pretrain, context, lambda: 50.0)
+    finetune(it.networks, it.data, it.shortlist, it.config.finetune, context, lambda: 60.0)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    names = {"pretrain/loss", "pretrain/validation P@1", "finetune/loss", "finetune/validation P@1"}
+    assert names <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="mufin.tensorboard"):
+        loops.Journal(None, "pretrain", tmp_path)
+
+
+def test_settings_name_what_the_modules_read() -> None:
+    """No setting is dead: each field of Pretrain and Finetune is read somewhere in mufin.train."""
+    source = "".join(p.read_text("utf-8") for p in Path(loops.__file__).parent.glob("*.py"))
+    for section in (Pretrain, Finetune):
+        for name in section.model_fields:
+            assert f"settings.{name}" in source, name
