@@ -19,7 +19,7 @@ from mufin.evaluate.baselines import popularity, tfidf_neighbours
 from mufin.progress import Progress
 
 SHOWN = ("P@1", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5")
-ONLY_MODULE_I = ["finetune.epochs=0", "rank.beta=0"]
+ONLY_MODULE_I = ["pretrain.epochs=30", "finetune.epochs=0", "rank.beta=0", "memory.neighbours=0"]
 VARIANTS = {
     "default": [],
     "text only": ["modalities=text"],

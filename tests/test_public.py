@@ -16,7 +16,7 @@ SOURCE = Path(mufin.__file__).parent
 # A module may import its own stage and those before it; `encode`, `retrieve` and `rank` share a place, so
 # that none of them may import another.
 STAGES = [
-    ["errors", "bag", "attention", "metrics", "progress", "config", "demo"],
+    ["errors", "bag", "attention", "metrics", "progress", "config", "folder", "demo"],
     ["data"],
     ["encode", "retrieve", "rank"],
     ["labels", "hits", "candidates"],
@@ -30,7 +30,7 @@ STAGES = [
     ["__main__"],
 ]
 PLACE = {name: place for place, names in enumerate(STAGES) for name in names}
-BASE = {"errors", "bag", "attention", "metrics", "progress", "config", "demo"}
+BASE = {*STAGES[0]}
 
 
 def test_public_names_are_what_all_says() -> None:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.errors import ConfigError, ModelError
-from mufin.store import file_hash
+from mufin.folder import file_hash
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
 

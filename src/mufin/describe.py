@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def describe(folder: Path, model: Mufin) -> dict[str, Any]:
     """Labels, encoders, settings and size of the model in a folder."""
     from mufin.rank.fusion import NAMES  # here: settings can be compared without loading torch
-    from mufin.store import read_manifest
+    from mufin.store import read_facts
 
     labels, config = model.labels, model.config
     preset, changed = nearest_preset(config)
     return {
         "model": str(folder),
-        "library": read_manifest(folder)["library"],
+        "library": read_facts(folder)["library"],
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "labels": len(labels),
         "labels_are_items": labels.own_items,

@@ -38,13 +38,20 @@ class Labels:
         """What these labels put into the index."""
         return Entries.build(self.bags.rows, self.bags.offsets, self.centroids, self.has_centroid, kinds)
 
-    def similarity(self, x: Tensor, rows: Tensor) -> Tensor:
-        """a = max ⟨x̂, v⟩ over the unit bag rows and the centroid of labels `rows` (B, K), for x̂ (B, D)."""
-        z = self.bags.take(rows)  # (B, K, n, D)
-        own = torch.einsum("bd,bknd->bkn", x, F.normalize(z.values, dim=-1)).masked_fill(~z.mask, -torch.inf)
-        some = rows.clamp(min=0)
-        centroid = torch.einsum("bd,bkd->bk", x, self.centroids[some])
-        return torch.maximum(own.amax(dim=-1), centroid.masked_fill(~self.has_centroid[some], -torch.inf))
+    def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind]) -> Tensor:
+        """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D)."""
+        z, some = self.bags.take(rows), rows.clamp(min=0)  # (B, K, n, D)
+        best = torch.full(rows.shape, -torch.inf, device=x.device)
+        if "bag" in kinds:
+            own = torch.einsum("bd,bknd->bkn", x, F.normalize(z.values, dim=-1))
+            best = torch.maximum(best, own.masked_fill(~z.mask, -torch.inf).amax(dim=-1))
+        if "vector" in kinds:
+            own = torch.einsum("bd,bkd->bk", x, z.vector())
+            best = torch.maximum(best, own.masked_fill(~z.mask.any(-1), -torch.inf))
+        if "centroid" in kinds:
+            own = torch.einsum("bd,bkd->bk", x, self.centroids[some])
+            best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
+        return best.masked_fill(rows < 0, -torch.inf)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id; an id that is unknown or removed is an error."""

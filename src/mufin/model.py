@@ -117,7 +117,7 @@ class Mufin:
                 voted = self.memory.votes(vector, memory.neighbours, memory.temperature)
                 most = self.config.retrieve.shortlist
                 labels, votes = merge(labels, *eligible_votes(*voted, most, hidden, allowed))
-                further = self.labels.similarity(vector, labels[:, width:])
+                further = self.labels.similarity(vector, labels[:, width:], self.config.retrieve.entries)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
             yield labels, self._parts(x, labels, similarity, votes)

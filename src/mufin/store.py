@@ -15,14 +15,11 @@ Files are named by their content, and `mufin.json` is replaced last: readers see
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import shutil
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise, product
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +36,7 @@ from mufin.data.items import Items
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
+from mufin.folder import BIG, MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.rank.fusion import NAMES, Fusion
@@ -49,14 +47,11 @@ from mufin.retrieve.entries import Entries
 from mufin.retrieve.memory import Memory
 
 FORMAT = 1
-MANIFEST = "mufin.json"
 PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
-    "memory.safetensors",    "layout/text/config.json",
+    "memory.safetensors", "layout/text/config.json",
 }  # fmt: skip
 PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
-BIG = 64 << 20  # bytes; larger files are checked by samples at load, so that they are mapped and not read
-SAMPLE = 1 << 16
 
 
 def save(model: Mufin, folder: Path | str) -> None:
@@ -77,26 +72,19 @@ def save(model: Mufin, folder: Path | str) -> None:
         _write_index(model.index, staging)
         _write_tensors(staging / "memory.safetensors", model.memory.tensors())
         model.embedder.save(staging / "layout")
-        parts = {
-            str(path.relative_to(staging)): path for path in sorted(staging.rglob("*")) if path.is_file()
-        }
-        hashes = {part: file_hash(path) for part, path in parts.items()}
-        names = _names(hashes)
-        entries = {part: _install(path, folder, names[part], hashes[part]) for part, path in parts.items()}
-    manifest = {
-        "mufin": FORMAT, "library": _version(), "fusion": model.fusion.weights.tolist(),
-        "calibration": model.fusion.calibration.tolist(), "own_items": labels.own_items,
-        "labels": len(labels), "parts": entries,
-    }  # fmt: skip
-    _replace(folder / MANIFEST, json.dumps(manifest, indent=1))
-    _sweep(folder, {entry["file"] for entry in entries.values()})
+        facts = {
+            "mufin": FORMAT, "library": version("mufin"), "fusion": model.fusion.weights.tolist(),
+            "calibration": model.fusion.calibration.tolist(), "own_items": labels.own_items,
+            "labels": len(labels),
+        }  # fmt: skip
+        install(staging, folder, facts)
 
 
 def load(folder: Path | str, device: str = "auto") -> Mufin:
     """Read a model folder, large arrays mapped; a damaged or foreign one is a ModelError that says why."""
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    files = {part: _checked(folder, entry) for part, entry in manifest["parts"].items()}
+    manifest = read_facts(folder)
+    files = checked(folder, manifest)
     try:
         config = Config.read(files["config.toml"])
     except ConfigError as error:
@@ -121,122 +109,18 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError(f"device {name!r} cannot be used here; try auto, cpu or cuda") from None
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The checked manifest of a model folder."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        what = "is not a model folder (no mufin.json in it)" if folder.is_dir() else "does not exist"
-        raise ModelError(f"{folder} {what}; train one with: mufin train CATALOGUE -o {folder}")
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The checked manifest: versions, the mixture of scores, and where each part is."""
+    manifest = read_manifest(folder, FORMAT, PARTS)
     try:
-        manifest = json.loads(path.read_text("utf-8"))
-        version = manifest["mufin"]
-        if not isinstance(version, int) or version > FORMAT:
-            raise ModelError(f"{path}: format {version!r}, this mufin reads up to {FORMAT}; update mufin")
-        missing = PARTS - set(manifest["parts"])
-        if missing:
-            raise ModelError(
-                f"{path}: does not list {', '.join(sorted(missing))}; the folder is damaged, train again"
-            )
-        for entry in manifest["parts"].values():
-            _ = entry["file"], entry["size"], entry["hash"]
         for name, count in (("fusion", len(NAMES)), ("calibration", 3)):
             if len(manifest[name]) != count or not all(math.isfinite(value) for value in manifest[name]):
                 raise ValueError(name)
         if not isinstance(manifest["own_items"], bool):
             raise ValueError("own_items")
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{path}: not a manifest of mufin ({type(error).__name__}: {error}); train again"
-        ) from None
-    checked: dict[str, Any] = manifest
-    return checked
-
-
-# -- parts as files ------------------------------------------------------------------------------------------
-
-
-def _names(hashes: dict[str, str]) -> dict[str, str]:
-    """For each part a name that says its content, so that no file of an earlier save is ever overwritten.
-
-    Layout files keep their names, since the libraries that read them look for those; their folder does not.
-    """
-    together = "".join(digest for part, digest in sorted(hashes.items()) if "/" in part)
-    layout = hashlib.blake2b(together.encode(), digest_size=5).hexdigest()
-    names = {}
-    for part, digest in hashes.items():
-        stem, _, rest = part.partition("/" if "/" in part else ".")
-        names[part] = f"{stem}-{layout}/{rest}" if "/" in part else f"{stem}-{digest[:10]}.{rest}"
-    return names
-
-
-def _install(path: Path, folder: Path, name: str, digest: str) -> dict[str, Any]:
-    """Move a staged part into the folder, unless it is there already."""
-    size, target = path.stat().st_size, folder / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists() or file_hash(target) != digest:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        path.replace(target)
-    return {"file": name, "size": size, "hash": digest}
-
-
-def file_hash(path: Path) -> str:
-    """blake2b of a file; of a large one, of its size, both ends and 64 samples between."""
-    digest = hashlib.blake2b(digest_size=16)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if size <= BIG:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        else:
-            digest.update(str(size).encode())
-            for sample in range(66):
-                file.seek((size - SAMPLE) * sample // 65)
-                digest.update(file.read(SAMPLE))
-    return digest.hexdigest()
-
-
-def _checked(folder: Path, entry: dict[str, Any]) -> Path:
-    path = folder / str(entry["file"])
-    if not path.is_file():
-        raise ModelError(f"{path} is missing; the model is damaged: copy the folder again or train again")
-    size = path.stat().st_size
-    if size != entry["size"]:
-        raise ModelError(
-            f"{path} has {size} bytes, expected {entry['size']}: copy the folder again or train again"
-        )
-    if file_hash(path) != entry["hash"]:
-        raise ModelError(
-            f"{path} is not what was saved (its hash differs): copy the folder again or train again"
-        )
-    return path
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _sweep(folder: Path, kept: set[str]) -> None:
-    """Remove the parts of earlier saves, and what a killed save left."""
-    stems, suffixes = (
-        ("config", "network", "labels", "index", "memory"),
-        ("toml", "safetensors", "parquet", "faiss"),
-    )
-    for stem, suffix in product(stems, suffixes):
-        for path in folder.glob(f"{stem}-*.{suffix}"):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-    layouts = {name.partition("/")[0] for name in kept}
-    for path in [*folder.glob(".saving-*"), *folder.glob("layout-*")]:
-        if path.name not in layouts:
-            shutil.rmtree(path, ignore_errors=True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise foreign(folder / MANIFEST, error) from None
+    return manifest
 
 
 # -- tensors -------------------------------------------------------------------------------------------------
@@ -350,9 +234,3 @@ def _label_table(items: Items) -> pa.Table:
     # A label added from a file brings paths; the folder must not depend on files elsewhere.
     rows = [[read_bytes(p) for p in pictures[start:end]] for start, end in pairwise(offsets)]
     return items.table.append_column("images", pa.array(rows, pa.list_(pa.binary())))
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("mufin")

@@ -49,7 +49,6 @@ Device = Annotated[
 
 def load_model(run: Path, device: str = "auto") -> Mufin:
     """The model in a folder."""
-    from mufin.store import load, read_manifest
+    from mufin.store import load
 
-    read_manifest(run)
     return load(run, device)

@@ -1,0 +1,143 @@
+"""The mixture of scores, its calibration, and the memory it draws on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix, random_array
+
+from mufin import Catalogue, Config, Item, Mufin, fit, load, save
+from mufin.candidates import eligible_votes, marked, merge
+from mufin.errors import UsageError
+from mufin.rank.fusion import Fusion, Parts, fit_calibration, fit_weights
+from mufin.retrieve.memory import Memory, bounded
+
+rng = np.random.default_rng(3)
+
+
+def parts(n: int = 40, k: int = 12) -> Parts:
+    values = [torch.from_numpy(rng.uniform(-1, 1, (n, k)).astype(np.float32)) for _ in range(2)]
+    memory = torch.from_numpy(rng.random((n, k)).astype(np.float32)) ** 4
+    present = torch.ones(n, k, dtype=torch.bool)
+    present[:, -2:] = False
+    return Parts(*values, memory, torch.full((n, k), 3.0), present)
+
+
+def test_the_papers_mixture_is_one_of_them() -> None:
+    known = parts()
+    score = Fusion.of_beta(0.7).score(known)
+    expected = 0.7 * known.classifier + 0.3 * known.similarity
+    assert torch.allclose(score[known.present], expected[known.present], atol=1e-6)
+    assert bool((score[~known.present] == -torch.inf).all())
+
+
+def test_similarity_alone_at_beta_zero() -> None:
+    known = parts()
+    score = Fusion.of_beta(0.0).score(known)
+    assert torch.allclose(score[known.present], known.similarity[known.present])
+
+
+def test_a_learnt_mixture_finds_what_decides() -> None:
+    """Relevance follows from memory alone: the learnt score ranks it better than the classifier."""
+    known = parts(300)
+    relevant = (known.memory > 0.4) & known.present
+    score = Fusion(fit_weights(known, relevant), torch.zeros(3)).score(known)
+    useful = relevant.any(1)
+    first = relevant.gather(1, score.argmax(1, keepdim=True))[useful]
+    assert float(first.float().mean()) > 0.9
+
+
+def test_calibrated_probabilities_are_near_the_truth() -> None:
+    score = torch.from_numpy(rng.normal(0, 2, (2000, 8)).astype(np.float32))
+    chance = (score - score.logsumexp(1, keepdim=True) + 1).sigmoid()
+    relevant = torch.rand(score.shape) < chance
+    fusion = Fusion(torch.zeros(9), fit_calibration(score, relevant))
+    found = fusion.probability(score)
+    for low in (0.0, 0.2, 0.4):
+        chosen = (found >= low) & (found < low + 0.2)
+        assert float(found[chosen].mean()) == pytest.approx(float(relevant[chosen].float().mean()), abs=0.03)
+
+
+def test_votes_against_loops() -> None:
+    keys = torch.nn.functional.normalize(torch.randn(30, 6), dim=1)
+    relevance = csr_matrix(random_array((30, 9), density=0.3, rng=4) > 0)
+    memory = Memory.of(keys, relevance, 10**6)
+    queries = torch.nn.functional.normalize(torch.randn(5, 6), dim=1)
+    labels, votes = memory.votes(queries, neighbours=7, temperature=0.1)
+    used = np.flatnonzero(np.diff(relevance.indptr))
+    for q in range(5):
+        similarity = {i: float(queries[q] @ keys[i]) for i in used}
+        nearest = sorted(used, key=lambda i: -similarity[i])[:7]
+        total = sum(np.exp(similarity[i] / 0.1) for i in nearest)
+        expected = np.zeros(9)
+        for i in nearest:
+            expected[relevance[[i]].indices] += np.exp(similarity[i] / 0.1) / total
+        found = {int(l): float(v) for l, v in zip(labels[q], votes[q], strict=True) if l >= 0}
+        assert found == pytest.approx({l: expected[l] for l in np.flatnonzero(expected)}, abs=1e-5)
+        shown = votes[q][labels[q] >= 0]
+        assert bool((shown[1:] <= shown[:-1]).all())
+
+
+def test_memory_is_bounded_and_keeps_rare_labels() -> None:
+    relevance = csr_matrix(np.concatenate([np.ones((200, 1)), np.eye(200, 3)], axis=1) > 0)
+    kept = bounded(relevance, per_label=5)
+    assert len(kept) < 12
+    counts = np.asarray(relevance[kept].sum(0)).ravel()
+    assert counts[0] >= 5
+    assert (counts[1:] == 1).all()
+
+
+def test_candidates_are_unique_and_eligible() -> None:
+    voted, votes = torch.tensor([[7, 2, 5, -1]]), torch.tensor([[0.5, 0.3, 0.2, 0.0]])
+    allowed = torch.ones(9, dtype=torch.bool)
+    allowed[5] = False
+    hidden = csr_matrix(([True], ([0], [2])), shape=(1, 9))
+    shown, weights = eligible_votes(voted, votes, 3, hidden, allowed)
+    assert shown.tolist() == [[7, -1, -1]]
+    labels, memory = merge(torch.tensor([[4, 7]]), shown, weights)
+    assert labels[0, :2].tolist() == [4, 7]
+    assert memory[0, :2].tolist() == [0.0, 0.5]
+    assert marked(torch.tensor([[2, 3, -1]]), hidden).tolist() == [[True, False, False]]
+
+
+@pytest.fixture(scope="module")
+def remembering(shop: Catalogue, tiny_config: Config) -> Mufin:
+    settings = ["memory.neighbours=5", "rank.beta=learnt", "run.validation=0.2"]
+    return fit(shop, tiny_config.override(settings), quiet=True)
+
+
+def test_a_model_with_memory_saves_it(remembering: Mufin, shop: Catalogue, tmp_path) -> None:
+    save(remembering, tmp_path / "m")
+    again = load(tmp_path / "m")
+    for item in (shop.items[0], shop.items[30]):
+        hits = remembering.recommend(item, k=7)
+        assert again.recommend(item, k=7) == hits
+        assert all(0 <= hit.probability <= 1 and 0 <= hit.memory <= 1 + 1e-6 for hit in hits)
+        assert any(hit.memory > 0 for hit in hits)
+
+
+def test_examples_vote_at_once(remembering: Mufin, tmp_path) -> None:
+    save(remembering, tmp_path / "m")
+    model = load(tmp_path / "m")
+    odd = Item("odd", ["zzz qqq 77"])
+    before = {hit.label: hit.memory for hit in model.recommend(odd, k=7)}
+    model.add_examples([odd] * 4, [["q-bar"]] * 4)
+    after = {hit.label: hit.memory for hit in model.recommend(odd, k=7)}
+    assert after["q-bar"] > before.get("q-bar", 0.0)
+    assert after["q-bar"] > 0.5
+    save(model, tmp_path / "m")
+    assert {hit.label: hit.memory for hit in load(tmp_path / "m").recommend(odd, k=7)} == after
+    model.remove_labels("q-red")
+    model.compact()
+    assert model.labels.items.ids[int(model.memory.labels.max())].as_py() != "q-red"
+    assert all(hit.label != "q-red" for hit in model.recommend(odd, k=7))
+
+
+def test_examples_need_a_memory_and_known_labels(tiny_model: Mufin, remembering: Mufin) -> None:
+    with pytest.raises(UsageError, match="no memory"):
+        tiny_model.add_examples(Item("a", ["a"]), [["q-red"]])
+    with pytest.raises(UsageError, match="no label 'q-pink'"):
+        remembering.add_examples(Item("a", ["a"]), [["q-pink"]])
+    with pytest.raises(UsageError, match="one list an item"):
+        remembering.add_examples(Item("a", ["a"]), [["q-red"], ["q-red"]])
