@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Collection
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ def install(staging: Path, folder: Path, facts: dict[str, Any]) -> None:
     names = _names(hashes)
     entries = {part: _move(path, folder, names[part], hashes[part]) for part, path in parts.items()}
     _replace(folder / MANIFEST, json.dumps(facts | {"parts": entries}, indent=1))
-    _sweep(folder, {entry["file"] for entry in entries.values()})
+    _sweep(folder, parts, {entry["file"] for entry in entries.values()})
 
 
 def checked(folder: Path, manifest: dict[str, Any]) -> dict[str, Path]:
@@ -128,17 +127,13 @@ def _replace(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _sweep(folder: Path, kept: set[str]) -> None:
-    """Remove the parts of earlier saves, and what a killed save left."""
-    stems, suffixes = (
-        ("config", "network", "labels", "index", "memory"),
-        ("toml", "safetensors", "parquet", "faiss"),
-    )
-    for stem, suffix in product(stems, suffixes):
-        for path in folder.glob(f"{stem}-*.{suffix}"):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-    layouts = {name.partition("/")[0] for name in kept}
-    for path in [*folder.glob(".saving-*"), *folder.glob("layout-*")]:
-        if path.name not in layouts:
+def _sweep(folder: Path, parts: Collection[str], kept: set[str]) -> None:
+    """Remove the parts of earlier saves, and what a killed save left; nothing that a user put there."""
+    first = {Path(part).parts[0] for part in parts} | {"index.faiss"}  # which not every save has
+    patterns = [f"{Path(name).stem}-*{Path(name).suffix}" for name in first]
+    names = {Path(name).parts[0] for name in kept}
+    for path in [path for pattern in (*patterns, ".saving-*") for path in folder.glob(pattern)]:
+        if path.is_dir() and path.name not in names:
             shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in names:
+            path.unlink(missing_ok=True)

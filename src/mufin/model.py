@@ -25,13 +25,12 @@ from mufin.encode.ragged import offsets_of
 from mufin.errors import UsageError
 from mufin.hits import Hit, Ranked
 from mufin.labels import Labels
-from mufin.rank.fusion import Fusion, Parts
+from mufin.rank.fusion import PAPER_BETA, Fusion, Parts
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.memory import Memory
 from mufin.retrieve.shortlist import Shortlist
 
-PAPER_BETA = 0.7
 CHUNK = 256  # datapoints ranked at a time: bounds the memory of (B, 100, m, D)
 
 

@@ -149,7 +149,8 @@ def recommend(
 ) -> None:
     """Show the best labels of one item.
 
-    score = β · classifier + (1 − β) · similarity.
+    score = β · classifier + (1 − β) · similarity with a fixed β, else a mixture learnt in training, in which
+    the votes of similar training points (memory) take part.
 
     \b
     Example:

@@ -146,6 +146,8 @@ class Catalogue:
         labels = self.labels
         if labels is self.items:
             labels = items
+        elif self.labels_are_items:
+            labels = labels.only(modality)
         else:
             labels = labels.only(modality, lacking="keep")
         catalogue = Catalogue(items, labels, self.parts.values())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+PAPER_BETA = 0.7
 FLOOR = 0.01  # a vote this small hardly counts
 PARTS = ("classifier", "similarity", "log memory", "memory")
 NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity")

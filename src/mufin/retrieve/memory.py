@@ -85,10 +85,12 @@ class Memory:
         )
 
     def renumbered(self, new_row: Tensor) -> Memory:
-        """Label rows replaced by new_row (L,), those of −1 forgotten."""
+        """Label rows replaced by new_row (L,), those of −1 forgotten, and points that have no other."""
         labels = new_row[self.labels]
-        kept = F.pad((labels >= 0).cumsum(0), (1, 0))
-        return Memory(self.keys, kept[self.offsets], labels[labels >= 0])
+        offsets = F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets]
+        useful = offsets.diff() > 0
+        kept = torch.cat([useful.new_ones(1), useful])
+        return Memory(self.keys[useful], offsets[kept], labels[labels >= 0])
 
 
 def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:

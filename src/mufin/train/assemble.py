@@ -16,7 +16,7 @@ from mufin.encode.ragged import Ints
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.progress import Progress
-from mufin.rank.fusion import Fusion
+from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
 from mufin.retrieve.memory import Memory
@@ -24,8 +24,6 @@ from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
 from mufin.train.validate import learn_mixture
-
-BETA = 0.7  # the paper's, where none can be learnt
 
 
 def assemble(
@@ -39,7 +37,7 @@ def assemble(
     """The finished model; the mixture is learnt before the held-out points join centroids and memory."""
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
-    fusion = Fusion.of_beta(BETA if config.rank.beta == "learnt" else config.rank.beta)
+    fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
     seen = data.others(held_out)
     labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
 

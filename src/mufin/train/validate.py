@@ -26,10 +26,12 @@ def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints
     """
     usable = np.flatnonzero(np.diff(data.relevance.indptr))
     wanted = min(MOST, int(share * len(usable)))
-    together = _same_rows(csr_matrix(data.relevance + data.exclude)[usable])
-    order = rng.permutation(together.max() + 1)[together]  # a random number a group
-    chosen = usable[np.argsort(order, kind="stable")[:wanted]]
-    return np.sort(chosen).astype(np.int64)
+    if not wanted:
+        return np.zeros(0, np.int64)
+    group = _same_rows(csr_matrix(data.relevance + data.exclude)[usable])
+    turn = rng.permutation(group.max() + 1)[group]  # groups in random order
+    taken = np.cumsum(np.bincount(turn)) <= wanted  # as many whole groups as fit
+    return np.sort(usable[taken[turn]]).astype(np.int64)
 
 
 @torch.no_grad()
