@@ -301,11 +301,16 @@ def test_hold_out() -> None:
     assert len(hold_out(many, 0.5, rng)) == 1000
 
 
-def test_points_that_say_the_same_are_held_out_together() -> None:
-    relevance = np.repeat(np.eye(20, dtype=bool), 5, axis=0)  # 20 groups of 5 with the same label
-    held = hold_out(points_with(relevance), 0.2, np.random.default_rng(0))
-    assert len(held) == 20
+def test_points_of_one_set_are_held_out_together() -> None:
+    left_out = np.tile(np.eye(5, dtype=bool), (20, 20))  # 20 sets of 5: each point leaves one item out
+    sets = np.kron(np.eye(20, dtype=bool), np.ones((5, 5), bool))
+    data = points_with(left_out & sets)
+    object.__setattr__(data, "exclude", csr_matrix(sets & ~left_out))
+    held = hold_out(data, 0.23, np.random.default_rng(0))
+    assert len(held) == 20  # as many whole sets as fit
     assert len(set(held // 5)) == 4
+    alone = hold_out(points_with(np.ones((50, 1), bool)), 0.2, np.random.default_rng(0))
+    assert len(alone) == 10  # the same label does not make a set
 
 
 @pytest.mark.parametrize("cross", ["attention", "none"])

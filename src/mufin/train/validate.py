@@ -22,13 +22,13 @@ RERANKED = 100  # labels a point, where the ranker adapts
 def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints:
     """A random share of the points that have labels, at most 1,000, to be kept away from training.
 
-    Points that say the same thing stay together: those of one set, and those with the very same labels.
+    Points of one set stay together: what one leaves out, the others show. They have the same items in all.
     """
     usable = np.flatnonzero(np.diff(data.relevance.indptr))
     wanted = min(MOST, int(share * len(usable)))
     if not wanted:
         return np.zeros(0, np.int64)
-    group = _same_rows(csr_matrix(data.relevance + data.exclude)[usable])
+    group = _sets(data.relevance[usable], data.exclude[usable])
     turn = rng.permutation(group.max() + 1)[group]  # groups in random order
     taken = np.cumsum(np.bincount(turn)) <= wanted  # as many whole groups as fit
     return np.sort(usable[taken[turn]]).astype(np.int64)
@@ -69,10 +69,12 @@ def learn_mixture(model: Mufin, held: TrainingData) -> Fusion:
     return Fusion(weights.cpu(), fit_calibration(score, relevant).cpu())
 
 
-def _same_rows(relation: csr_matrix) -> Ints:
-    """A number for each row, the same for rows with the same columns."""
-    relation.sort_indices()
-    ends = relation.indptr
-    keys = [relation.indices[ends[i] : ends[i + 1]].tobytes() for i in range(relation.shape[0])]
+def _sets(relevance: csr_matrix, exclude: csr_matrix) -> Ints:
+    """A number for each point, the same where relevant and excluded labels are together the same."""
+    both = csr_matrix(relevance + exclude)
+    both.sort_indices()
+    ends = both.indptr
+    alone = np.diff(exclude.indptr) == 0  # nothing says that such a point belongs to a set
+    keys = [i if alone[i] else both.indices[ends[i] : ends[i + 1]].tobytes() for i in range(len(alone))]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], dtype=np.int64)
