@@ -105,7 +105,8 @@ class Mufin:
     ) -> Iterator[tuple[Tensor, Parts]]:
         """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
         allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
-        width, memory = max(k, self.config.retrieve.shortlist), self.config.memory
+        width = min(max(k, self.config.retrieve.shortlist), len(allowed))
+        memory = self.config.memory
         for rows in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
             x = bags.take(rows)
             vector = x.vector()
@@ -280,7 +281,7 @@ class Mufin:
             raise UsageError("this model has no memory; train with memory.neighbours = 50 or so")
         if len(table) != len(labels):
             raise UsageError(f"{len(table)} items, but labels for {len(labels)}; give one list an item")
-        rows = [self.labels.rows(ids) for ids in labels]
+        rows = [self.labels.rows([ids] if isinstance(ids, str) else ids) for ids in labels]
         device = self.labels.alive.device
         offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
         flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
@@ -299,4 +300,8 @@ class Mufin:
         return self.embedder.embed(features, Groups.singles(np.arange(len(table))))
 
     def _table(self, items: Item | Sequence[Item]) -> Items:
-        return Items.of([items] if isinstance(items, Item) else items)
+        listed = [items] if isinstance(items, Item) else list(items)
+        for item in listed:
+            if not isinstance(item, Item):
+                raise UsageError(f"expected an Item, got {item!r}; write Item(texts=[…], images=[…])")
+        return Items.of(listed)

@@ -148,7 +148,10 @@ def _write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         ready[name] = tensor.detach().cpu().contiguous().clone()
     path.touch()
     mode = path.stat().st_mode
-    save_file(ready, path)
+    try:
+        save_file(ready, path)
+    except SafetensorError as error:
+        raise ModelError(f"{path.name} cannot be written: {error}") from None
     path.chmod(mode)  # safetensors makes its files private; these are as open as the others
 
 

@@ -159,6 +159,10 @@ def recommend(
     from mufin.data.images import open_picture
     from mufin.data.item import Item
 
+    try:
+        "".join(text or ()).encode()
+    except UnicodeEncodeError:
+        raise UsageError("the text is not UTF-8; expected readable text") from None
     item = Item(texts=text or (), images=tuple(image or ()))
     if item.is_empty:
         raise UsageError("nothing to look at: give a text, or a picture with --image FILE")

@@ -168,7 +168,12 @@ class Catalogue:
     def _part(self, name: str, kind: str, names: list[str]) -> Part:
         part = self.parts.get(name)
         if part is None or part.kind != kind:
-            raise CatalogueError(f"no {kind} {name!r}; there are: {', '.join(names) or 'none'}")
+            sets = (
+                f" (but sets: train on them with --sets {self.sets[0]})"
+                if kind == "split" and self.sets
+                else ""
+            )
+            raise CatalogueError(f"no {kind} {name!r}; there are: {', '.join(names) or 'none'}{sets}")
         return part
 
 

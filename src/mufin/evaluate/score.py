@@ -43,6 +43,10 @@ def predict(
     features = _features(model, catalogue.items, points.members, progress)
     encoded = time.perf_counter()
     to_catalogue = catalogue.labels.rows(model.labels.items.ids)  # (L of the model,)
+    if not (to_catalogue >= 0).any():
+        raise UsageError(
+            f"none of the model's {len(model.labels):,} labels is in this catalogue: is it the right one?"
+        )
     exclude = model.labels.align(points.exclude, catalogue.labels)
     allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
     labels, score = [], []
