@@ -377,6 +377,13 @@ def test_filters_and_removal_with_memory(remembering: Path, tmp_path: Path) -> N
     labels, points = model.labels.items.ids.to_pylist(), model.memory
     had = [{labels[row] for row in points.labels[a:b]} for a, b in pairwise(points.offsets.tolist())]
     assert all(had)  # a point whose labels are all gone has no vote
+    similarity = (points.keys @ model.embed(ASKED).vector()[0]).tolist()
+    settings = model.config.memory
+    nearest = sorted(range(len(had)), key=lambda i: -similarity[i])[: settings.neighbours]
+    shares = np.exp(np.array([similarity[i] for i in nearest]) / settings.temperature)
+    for name in every[2:]:
+        expected = sum(s for s, i in zip(shares / shares.sum(), nearest, strict=True) if name in had[i])
+        assert votes[name] == pytest.approx(expected, abs=1e-5)
     save(model, tmp_path)
     assert load(tmp_path).recommend(ASKED, k=20) == model.recommend(ASKED, k=20)
 

@@ -65,7 +65,7 @@ def test_harmless_slips_are_forgiven(folder: Folder) -> None:
     items = Catalogue.read(folder(items=b"\r\n".join(lines))).items
     assert [item.id for item in items] == ["1", "b", "2.5"]
     assert [item.texts for item in items] == [("7",), ("lone",), ("x", "4")]
-    assert items[1].images[0] == items.pictures.folder / "p.png"  # type: ignore[attr-defined]
+    assert items[1].images[0] == items.pictures.folder / "p.png"
     assert items.table.column("size").to_pylist() == ["3", "large", "[1]"]
 
 

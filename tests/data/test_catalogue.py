@@ -113,7 +113,7 @@ def test_writing_never_replaces_or_leaves_half(picture: Callable[..., bytes], tm
         Catalogue.build([Item("a", images=["none.png"])]).write(tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
     with pytest.raises(UsageError, match="parquet, jsonl"):
-        shop(picture).write(tmp_path / "new", "csv")  # type: ignore[arg-type]
+        shop(picture).write(tmp_path / "new", "csv")
 
 
 def test_own_items_and_filter_pairs_are_excluded() -> None:

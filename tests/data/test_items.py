@@ -68,7 +68,7 @@ def test_only_one_modality() -> None:
     assert items.only("image")[0].images == SOME[0].images
     assert items.only("both") is items
     with pytest.raises(UsageError, match="text, image, both"):
-        items.only("sound")  # type: ignore[arg-type]
+        items.only("sound")
 
 
 def test_flat_texts_leave_blanks_out() -> None:

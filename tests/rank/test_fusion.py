@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,17 @@ def test_a_model_with_memory_saves_it(remembering: Mufin, shop: Catalogue, tmp_p
         assert again.recommend(item, k=7) == hits
         assert all(0 <= hit.probability <= 1 and 0 <= hit.memory <= 1 + 1e-6 for hit in hits)
         assert any(hit.memory > 0 for hit in hits)
+
+
+def test_a_hits_score_is_the_mixture_of_its_parts(remembering: Mufin, shop: Catalogue) -> None:
+    theta = remembering.fusion.weights.tolist()
+    for hit in remembering.recommend(shop.items[7], k=7):
+        row = int(remembering.labels.rows([hit.label])[0])
+        rarity = 1 / (1 + math.log1p(max(1.0, float(remembering.labels.frequency[row]))))
+        plain = [hit.classifier, hit.similarity, math.log1p(hit.memory / 0.01), hit.memory]
+        features = [*plain, *(value * rarity for value in plain), rarity]
+        expected = sum(weight * value for weight, value in zip(theta, features, strict=True))
+        assert hit.score == pytest.approx(expected, abs=1e-4)
 
 
 def test_examples_vote_at_once(remembering: Mufin, tmp_path) -> None:

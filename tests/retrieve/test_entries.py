@@ -67,6 +67,6 @@ def test_wrong_use_is_told() -> None:
     with pytest.raises(UsageError, match="vectors"):
         Entries(torch.eye(2), torch.tensor([0]), 1)
     with pytest.raises(UsageError, match="kinds"):
-        Entries.build(ROWS, OFFSETS, kinds=("bags",))  # type: ignore[arg-type]
+        Entries.build(ROWS, OFFSETS, kinds=("bags",))
     with pytest.raises(UsageError, match="one row a datapoint"):
         centroids(torch.eye(2), csr_matrix((3, 2)))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from mufin.data.images import open_picture
 from mufin.data.items import Items
+from mufin.data.pictures import Encoded
 from mufin.errors import PictureError
 
 SIDE = 96  # pixels
@@ -24,10 +25,10 @@ def thumbnails(items: Items) -> Items:
     return Items.from_table(items.table.append_column("images", column))
 
 
-def small(picture: object) -> bytes | None:
+def small(picture: Encoded) -> bytes | None:
     """At most 96 px as WebP, or nothing if it cannot be read."""
     try:
-        image = open_picture(picture, SIDE)  # type: ignore[arg-type]  # bytes or a path
+        image = open_picture(picture, SIDE)
     except PictureError:
         return None
     image.thumbnail((SIDE, SIDE))
