@@ -31,7 +31,6 @@ from mufin.train.finetune import _Tuner
 from mufin.train.loop import Context
 from mufin.train.networks import Networks
 from mufin.train.pretrain import _Siamese
-from mufin.train.sampling import ShortlistNegatives
 
 N, WIDTH, DIM, PER_POINT = 4000, 32, 32, 4
 
@@ -95,9 +94,8 @@ def step_times(n_labels: int, loss: str, steps: int = 30, batch: int = 128) -> t
     data, shortlist = made_data(n_labels, rng)
     embed = embedder(config)
     siamese = _Siamese(embed, data, config.pretrain, Context(rng), steps)
-    negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude)
     networks = Networks(embed, Ranker(config), Classifiers(n_labels, DIM))
-    tuner = _Tuner(networks, data, negatives, config.finetune, rng, steps)
+    tuner = _Tuner(networks, data, shortlist, config, rng, steps)
     used = data.used_labels
     return (
         _median(lambda: siamese.step(rng.choice(used, batch, replace=False)), steps),

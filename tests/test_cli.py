@@ -312,7 +312,7 @@ def test_files_without_items(shell: Shell, run: Path, tmp_path: Path):
 
 def test_info(shell: Shell, run: Path):
     facts = shell.json("info", run)
-    assert (facts["labels"], facts["dim"], facts["preset"]) == (24, 16, "default")
+    assert (facts["labels"], facts["dim"], facts["preset"]) == (24, 16, "fast")
     assert "seed=3" in facts["settings"]
     assert facts["alpha"]["min"] <= facts["alpha"]["median"] <= facts["alpha"]["max"]
     out = shell("info", run)

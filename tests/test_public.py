@@ -49,7 +49,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_mufin_does_not_load_torch() -> None:
     code = (
-        "import sys, mufin; from mufin import Config, Item, MufinError; Config.preset('default');"
+        "import sys, mufin; from mufin import Config, Item, MufinError; Config.preset('best');"
         "print([name for name in ('torch', 'transformers', 'faiss') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

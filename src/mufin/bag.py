@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,6 +41,7 @@ class PackedBags:
 
     rows: Tensor  # (Σm, D)
     offsets: Tensor  # (n + 1,) int64
+    words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -65,17 +68,20 @@ class PackedBags:
         return torch.cat(blocks) if blocks else self.rows.new_zeros(0, self.rows.shape[1])
 
     @classmethod
-    def pack(cls, bags: list[Bag], dim: int) -> PackedBags:
+    def pack(cls, bags: list[Bag], dim: int, words: csr_matrix | None = None) -> PackedBags:
         """Drop the padding of several batches and join them."""
         if not bags:
-            return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64))
+            return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64), words)
         rows = torch.cat([bag.values[bag.mask] for bag in bags])
         lengths = torch.cat([bag.mask.sum(-1) for bag in bags])
-        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)))
+        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)), words)
 
     def concat(self, other: PackedBags) -> PackedBags:
         tail = other.offsets[1:] + self.offsets[-1]
-        return PackedBags(torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail]))
+        words = None
+        if self.words is not None and other.words is not None:
+            words = csr_matrix(vstack([self.words, other.words]))
+        return PackedBags(torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail]), words)
 
     def select(self, which: Tensor) -> PackedBags:
         """Only these bags, in this order, still packed."""
@@ -83,4 +89,5 @@ class PackedBags:
         offsets = F.pad((end - start).cumsum(0), (1, 0))
         shift = torch.repeat_interleave(start - offsets[:-1], end - start)
         position = torch.arange(len(shift), device=shift.device) + shift
-        return PackedBags(self.rows[position], offsets)
+        words = None if self.words is None else self.words[np.asarray(which.cpu())]
+        return PackedBags(self.rows[position], offsets, words)

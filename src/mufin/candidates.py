@@ -31,6 +31,15 @@ def eligible_votes(
     return F.pad(labels, (0, missing), value=-1), F.pad(votes, (0, missing))
 
 
+def overlap(queries: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tensor:
+    """⟨v, v_l⟩ (B, K): the words of queries (B, V) and of their candidates (B, K), rows of labels (L, V)."""
+    rows = np.maximum(candidates.cpu().numpy(), 0)
+    query = np.repeat(np.arange(len(rows)), rows.shape[1])
+    shared = queries[query].multiply(labels[rows.ravel()]).sum(axis=1)
+    found = torch.from_numpy(np.asarray(shared, np.float32).reshape(rows.shape)).to(candidates.device)
+    return found.masked_fill(candidates < 0, 0.0)
+
+
 def merge(shortlist: Tensor, voted: Tensor, votes: Tensor) -> tuple[Tensor, Tensor]:
     """Shortlist (B, R) and voted labels (B, V) as unique candidates (B, R + V), and the votes of each.
 

@@ -17,6 +17,7 @@ from mufin.errors import ConfigError
 
 VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
 
+Epochs = Annotated[int, Field(ge=0)] | Literal["all"]
 Layers = Annotated[int, Field(ge=0)] | Literal["all"]
 Modalities = Literal["both", "text", "image"]
 
@@ -36,6 +37,9 @@ class Text(Section):
     """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
     max_length: int = Field(32, ge=3, le=8192)
     """Tokens a text is cut to."""
+    words: bool = False
+    """Read texts as bags of words and character n-grams too: training points with like words vote, and words
+    shared with a label count."""
 
 
 class Vision(Section):
@@ -99,6 +103,8 @@ class Pretrain(Section):
     """Epochs between two judgements of which positives are hard."""
     sampled: int = Field(0, ge=0)
     """Labels drawn at random into each batch as further negatives, softmax loss only."""
+    encoder_epochs: Epochs = "all"
+    """How many last epochs train the encoders' own layers; the others cost as if they were frozen."""
 
 
 class Retrieve(Section):
@@ -129,8 +135,12 @@ class Memory(Section):
     """How many of the nearest training points vote; 0 for no memory."""
     temperature: float = Field(0.05, gt=0)
     """Votes are softmax(similarity / temperature)."""
+    word_temperature: float = Field(0.1, gt=0)
+    """The same for points found by their words, see `text.words`."""
     per_label: int = Field(100, ge=1)
     """Points are remembered until each label has this many."""
+    loss: float = Field(0.0, ge=0)
+    """Weight in Module IV of −log of the votes that a point's labels get from the other points."""
 
 
 class Finetune(Section):
@@ -154,8 +164,14 @@ class Finetune(Section):
     """|T_i|, drawn from the negatives of R_i."""
     sampled: int = Field(0, ge=0)
     """Labels drawn at random into each batch as further negatives, softmax loss only."""
-    freeze_encoders: bool = False
-    """The paper's lite variant: the layers of E_T and E_V stay as Module I left them."""
+    encoder_epochs: Epochs = "all"
+    """How many last epochs train the encoders' own layers; 0 is the paper's lite variant."""
+    label_encoders: bool = True
+    """Labels train the encoders too; else datapoints alone do, and labels are encoded once an epoch."""
+    refresh: int = Field(0, ge=0)
+    """Epochs between two searches for the shortlists R_i; 0: once, before the first (paper)."""
+    batches: Literal["random", "clustered"] = "random"
+    """Datapoints of a batch: any, or near ones together, so that their labels are hard negatives."""
 
 
 class Run(Section):
@@ -174,7 +190,7 @@ class Config(Section):
 
     >>> Config().rank.beta
     0.7
-    >>> Config.preset("default").override(["rank.beta=0.5"]).rank.beta
+    >>> Config.preset("best").override(["rank.beta=0.5"]).rank.beta
     0.5
     """
 
@@ -276,26 +292,37 @@ def _fields(path: list[str]) -> list[str]:
 
 
 _OFFLINE = {
-    "text": {"model": "offline", "train_layers": 0},
+    "text": {"model": "offline", "train_layers": 0, "words": True},
     "vision": {"model": "offline", "train_layers": 0, "size": 128},
 }
+
+_SOFTMAX: dict[str, Any] = {
+    **_OFFLINE,
+    "embed": {"projection": "linear", "input_dropout": 0.4},
+    "pretrain": {
+        "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
+        "encoder_epochs": 0,
+    },
+    "rank": {"cross": "none", "beta": "learnt"},
+    "memory": {"neighbours": 50, "loss": 0.5},
+    "finetune": {
+        "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
+        "loss": "softmax", "negatives": 4, "sampled": 2048,
+    },
+    "run": {"validation": 0.05},
+}  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's values and encoders, as the classes above have them.
     "paper": {},
-    # The packaged encoders, frozen, and the decoupled softmax: minutes on a CPU.
-    "default": {
-        **_OFFLINE,
-        "embed": {"projection": "linear", "input_dropout": 0.4},
-        "pretrain": {
-            "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
-        },
-        "rank": {"cross": "none", "beta": "learnt"},
-        "memory": {"neighbours": 50},
-        "finetune": {
-            "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
-            "loss": "softmax", "negatives": 4, "sampled": 2048,
-        },
-        "run": {"validation": 0.05},
+    # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
+    "best": _SOFTMAX
+    | {
+        "text": {"model": "offline", "train_layers": "all", "words": True},
+        "vision": {"model": "offline", "train_layers": 0, "size": 192},
+        "finetune": _SOFTMAX["finetune"]
+        | {"encoder_epochs": 12, "encoder_lr": 1e-4, "label_encoders": False},
     },
-}  # fmt: skip
+    # The same with both encoders frozen and smaller pictures: minutes on a CPU.
+    "fast": _SOFTMAX,
+}

@@ -20,7 +20,9 @@ class Hit:
     score: float  # s
     similarity: float  # a
     classifier: float  # c
-    memory: float  # m
+    memory: float  # m, the votes of the nearest training points
+    words: float  # the votes of training points with like words
+    overlap: float  # how alike the words of item and label are
     probability: float  # that the label is relevant, calibrated on held-out points
     text: str = ""
 
@@ -37,6 +39,8 @@ class Ranked:
     similarity: Tensor
     classifier: Tensor
     memory: Tensor
+    words: Tensor
+    overlap: Tensor
     probability: Tensor
 
     @staticmethod
@@ -46,4 +50,4 @@ class Ranked:
     @staticmethod
     def nothing(n: int, device: torch.device) -> Ranked:
         none = torch.zeros(n, 0, device=device)
-        return Ranked(none.long(), none, none, none, none, none)
+        return Ranked(none.long(), *[none] * 7)

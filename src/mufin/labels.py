@@ -104,6 +104,6 @@ class Labels:
         )  # fmt: skip
 
     def to(self, device: torch.device) -> Labels:
-        bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device))
+        bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device), self.bags.words)
         names = ("weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
         return replace(self, bags=bags, **{name: getattr(self, name).to(device) for name in names})

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.bag import Bag, PackedBags
-from mufin.candidates import eligible_votes, merge
+from mufin.candidates import eligible_votes, merge, overlap
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
@@ -106,33 +106,53 @@ class Mufin:
         """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
         allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
         width = min(max(k, self.config.retrieve.shortlist), len(allowed))
-        memory = self.config.memory
+        memory, shortlist = self.config.memory, self.config.retrieve.shortlist
         for rows in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
             x = bags.take(rows)
             vector = x.vector()
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
             found = self.index.search(vector, width, hidden, allowed)
-            labels, votes, similarity = found.labels, torch.zeros_like(found.similarity), found.similarity
+            words = None if bags.words is None else bags.words[rows.cpu().numpy()]
+            labels, similarity = found.labels, found.similarity
+            near = like = torch.zeros_like(similarity)
             if len(self.memory):
                 voted = self.memory.votes(vector, memory.neighbours, memory.temperature)
-                most = self.config.retrieve.shortlist
-                labels, votes = merge(labels, *eligible_votes(*voted, most, hidden, allowed))
+                labels, near = merge(labels, *eligible_votes(*voted, shortlist, hidden, allowed))
+                like = torch.zeros_like(near)
+            if words is not None and self.memory.words is not None:
+                voted = self.memory.votes_by_words(words, memory.neighbours, memory.word_temperature)
+                labels, like = merge(labels, *eligible_votes(*voted, shortlist, hidden, allowed))
+                near = F.pad(near, (0, labels.shape[1] - near.shape[1]))
+            if labels.shape[1] > width:
                 further = self.labels.similarity(vector, labels[:, width:], self.config.retrieve.entries)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
-            yield labels, self._parts(x, labels, similarity, votes)
+            yield labels, self._parts(x, words, labels, similarity, (near, like))
 
-    def _parts(self, x: Bag, labels: Tensor, similarity: Tensor, votes: Tensor) -> Parts:
+    def _parts(
+        self,
+        x: Bag,
+        words: csr_matrix | None,
+        labels: Tensor,
+        similarity: Tensor,
+        votes: tuple[Tensor, Tensor],
+    ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
         nothing = Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         z = self.labels.bags.take(labels) if self.ranker.adapts else nothing
         classifier = self.ranker(x, z, self.labels.weights[rows])
-        return Parts(classifier, similarity, votes, self.labels.frequency[rows], labels >= 0)
+        shared = torch.zeros_like(similarity)
+        if words is not None and self.labels.bags.words is not None:
+            shared = overlap(words, self.labels.bags.words, labels)
+        return Parts(classifier, similarity, *votes, shared, self.labels.frequency[rows], labels >= 0)
 
     def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
         """The k candidates of the highest score."""
         score = self.fusion.score(parts)
-        shown = score, parts.similarity, parts.classifier, parts.memory, self.fusion.probability(score)
+        shown = (
+            score, parts.similarity, parts.classifier, parts.memory, parts.words, parts.overlap,
+            self.fusion.probability(score),
+        )  # fmt: skip
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
         return Ranked(*(values.gather(1, best) for values in (labels, *shown)))
 
@@ -172,8 +192,8 @@ class Mufin:
         known = dict(zip(rows.tolist(), table, strict=True))
         return [
             [
-                Hit(known[row]["id"], s, a, c, m, p, next(iter(known[row]["texts"] or ()), ""))
-                for row, s, a, c, m, p in zip(*columns, strict=True)
+                Hit(known[row]["id"], s, a, c, m, n, o, p, next(iter(known[row]["texts"] or ()), ""))
+                for row, s, a, c, m, n, o, p in zip(*columns, strict=True)
                 if row >= 0
             ]
             for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
@@ -285,7 +305,8 @@ class Mufin:
         device = self.labels.alive.device
         offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
         flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
-        self.memory = self.memory.with_points(self._bags(table).vectors(), offsets, flat)
+        bags = self._bags(table)
+        self.memory = self.memory.with_points(bags.vectors(), offsets, flat, bags.words)
         counts = torch.bincount(flat, minlength=len(self.labels.alive))
         self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
 

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.bag import PackedBags
@@ -35,6 +36,7 @@ from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
+from mufin.encode.words import WIDTH
 from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
 from mufin.folder import BIG, MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
@@ -46,7 +48,7 @@ from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.memory import Memory
 
-FORMAT = 1
+FORMAT = 2
 PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
     "memory.safetensors", "layout/text/config.json",
@@ -70,7 +72,7 @@ def save(model: Mufin, folder: Path | str) -> None:
             _label_table(labels.items), staging / "labels.parquet", compression="zstd", store_schema=False
         )
         _write_index(model.index, staging)
-        _write_tensors(staging / "memory.safetensors", model.memory.tensors())
+        _write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
         model.embedder.save(staging / "layout")
         facts = {
             "mufin": FORMAT, "library": version("mufin"), "fusion": model.fusion.weights.tolist(),
@@ -136,6 +138,30 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     yield "offsets", labels.bags.offsets
     for name in PER_LABEL:
         yield name, getattr(labels, name)
+    yield from _sparse_tensors(labels.bags.words)
+
+
+def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
+    yield from ((name, getattr(memory, name)) for name in ("keys", "offsets", "labels"))
+    yield from _sparse_tensors(memory.words)
+
+
+def _sparse_tensors(words: csr_matrix | None) -> Iterator[tuple[str, Tensor]]:
+    """The three arrays of (n, V) words, if there are any."""
+    if words is not None:
+        for name in ("data", "indices", "indptr"):
+            yield f"words.{name}", torch.from_numpy(getattr(words, name))
+
+
+def _words(tensors: dict[str, Tensor], n: int, path: Path) -> csr_matrix | None:
+    """What `_sparse_tensors` wrote, mapped."""
+    if "words.data" not in tensors:
+        return None
+    try:
+        arrays = tuple(tensors[f"words.{name}"].numpy() for name in ("data", "indices", "indptr"))
+        return csr_matrix(arrays, (n, WIDTH))
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"{path}: words cannot be read ({error}): copy the folder again") from None
 
 
 def _write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
@@ -210,7 +236,8 @@ def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[s
     missing = {"bags", "offsets", *PER_LABEL} - set(tensors)
     if missing:
         raise ModelError(f"{files['labels.safetensors']} has no {', '.join(sorted(missing))}: train again")
-    bags = PackedBags(tensors["bags"], tensors["offsets"])
+    words = _words(tensors, len(items), files["labels.safetensors"])
+    bags = PackedBags(tensors["bags"], tensors["offsets"], words)
     if {len(items)} != {len(bags), *(len(tensors[name]) for name in PER_LABEL)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
     alive = torch.ones(len(items), dtype=torch.bool)
@@ -221,7 +248,8 @@ def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[s
 def _memory(path: Path, n_labels: int) -> Memory:
     tensors = _read_tensors(path)
     try:
-        memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"])
+        words = _words(tensors, len(tensors["keys"]), path)
+        memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"], words)
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: train again") from None
     if len(memory.labels) and int(memory.labels.max()) >= n_labels:

@@ -23,7 +23,8 @@ def parts(n: int = 40, k: int = 12) -> Parts:
     memory = torch.from_numpy(rng.random((n, k)).astype(np.float32)) ** 4
     present = torch.ones(n, k, dtype=torch.bool)
     present[:, -2:] = False
-    return Parts(*values, memory, torch.full((n, k), 3.0), present)
+    nothing = torch.zeros(n, k)
+    return Parts(*values, memory, nothing, nothing, torch.full((n, k), 3.0), present)
 
 
 def test_the_papers_mixture_is_one_of_them() -> None:
@@ -54,7 +55,7 @@ def test_calibrated_probabilities_are_near_the_truth() -> None:
     score = torch.from_numpy(rng.normal(0, 2, (2000, 8)).astype(np.float32))
     chance = (score - score.logsumexp(1, keepdim=True) + 1).sigmoid()
     relevant = torch.rand(score.shape) < chance
-    fusion = Fusion(torch.zeros(9), fit_calibration(score, relevant))
+    fusion = Fusion(torch.zeros(17), fit_calibration(score, relevant))
     found = fusion.probability(score)
     for low in (0.0, 0.2, 0.4):
         chosen = (found >= low) & (found < low + 0.2)

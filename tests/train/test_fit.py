@@ -50,7 +50,7 @@ def identical(one: Mufin, other: Mufin) -> bool:
         (*SOFTMAX, "rank.alpha=one"),
         (*SOFTMAX, "embed.blocks=2", "rank.blocks=2", "embed.heads=2"),
         (*SOFTMAX, "pretrain.epochs=0"),
-        (*SOFTMAX, "finetune.freeze_encoders=true", "pretrain.epochs=120"),
+        (*SOFTMAX, "finetune.encoder_epochs=0", "pretrain.epochs=120"),
         (*SOFTMAX, "retrieve.search=approximate"),
         (*SOFTMAX, 'retrieve.entries=["vector"]'),
     ],
@@ -256,4 +256,4 @@ def test_default_settings_are_the_default_preset(shop: Catalogue, monkeypatch: p
     monkeypatch.setattr(module, "Embedder", stop)
     with pytest.raises(KeyboardInterrupt):
         fit(shop, quiet=True)
-    assert seen == [Config.preset("default")]
+    assert seen == [Config.preset("best")]

@@ -19,9 +19,10 @@ from mufin.encode.features import Descriptors, Features, Groups
 from mufin.errors import UsageError
 from mufin.train import finetune as module_iv
 from mufin.train import loop as loops
+from mufin.train.batches import shuffled
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
-from mufin.train.loop import Context, Journal, Loop, epochs_to_validate, one_cycle, shuffled
+from mufin.train.loop import Context, Journal, Loop, epochs_to_validate, one_cycle
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
 from mufin.train.validate import hold_out, precision_at_1
@@ -138,7 +139,7 @@ def test_no_epochs_change_nothing(stage: Any) -> None:
     it = stage("pretrain.epochs=0", "finetune.epochs=0")
     before = state(it.embedder, it.networks.ranker, it.networks.classifiers)
     pretrain(it.embedder, it.data, it.config.pretrain, it.context)
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert same(before, state(it.embedder, it.networks.ranker, it.networks.classifiers))
 
 
@@ -169,7 +170,7 @@ def test_transfer_starts_as_the_paper_says(stage: Any) -> None:
 @pytest.mark.parametrize("cross", ["attention", "concat", "none"])
 def test_finetuning_lowers_the_loss(loss: str, cross: str, stage: Any, losses: list[float]) -> None:
     it = stage(f"rank.cross={cross}", f"finetune.loss={loss}", "finetune.epochs=12")
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert len(losses) == 36
     assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
     assert not it.embedder.training
@@ -180,13 +181,13 @@ def test_finetuning_lowers_the_loss(loss: str, cross: str, stage: Any, losses: l
 @pytest.mark.parametrize("loss", ["cosine", "softmax"])
 def test_lite_leaves_the_encoders_untouched(cross: str, loss: str, stage: Any, losses: list[float]) -> None:
     it = stage(
-        "finetune.freeze_encoders=true", f"rank.cross={cross}", f"finetune.loss={loss}",
+        "finetune.encoder_epochs=0", f"rank.cross={cross}", f"finetune.loss={loss}",
         "text.train_layers=1", "vision.train_layers=1",
     )  # fmt: skip
     encoders = (it.embedder.text, it.embedder.vision)
     before, rest = state(*encoders), state(it.networks.classifiers)
     trained = [p.requires_grad for p in it.embedder.parameters()]
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert same(before, state(*encoders))
     assert not same(rest, state(it.networks.classifiers))
     assert [p.requires_grad for p in it.embedder.parameters()] == trained
@@ -200,7 +201,7 @@ def test_settings_that_leave_nothing_to_train(stage: Any) -> None:
     )  # fmt: skip
     before = state(it.embedder)
     pretrain(it.embedder, it.data, it.config.pretrain, it.context)
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert same(before, state(it.embedder))
 
 
@@ -233,7 +234,7 @@ def test_gradients_reach_everything_that_is_trained(
     pretrain(it.embedder, it.data, it.config.pretrain, it.context)
     assert without(it.embedder) == set()
     it.embedder.zero_grad()
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert without(it.embedder) == without(it.networks.ranker) == without(it.networks.classifiers) == set()
 
 
@@ -258,7 +259,7 @@ def test_excluded_pairs_are_no_negatives(stage: Any, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(module_iv._Tuner, "_loss", spied)
     monkeypatch.setattr(module_iv, "decoupled_softmax", watched)
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, it.context)
+    finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert drawn
     assert not any(hidden[p, l] for p, l in drawn)
     assert sum(ignored) > 0
@@ -346,7 +347,7 @@ def test_tensorboard_logs(stage: Any, tmp_path: Path) -> None:
     it = stage()
     context = Context(np.random.default_rng(0), logs=tmp_path)
     pretrain(it.embedder, it.data, it.config.pretrain, context, lambda: 50.0)
-    finetune(it.networks, it.data, it.shortlist, it.config.finetune, context, lambda: 60.0)
+    finetune(it.networks, it.data, it.shortlist, it.config, context, lambda: 60.0)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     names = {"pretrain/loss", "pretrain/validation P@1", "finetune/loss", "finetune/validation P@1"}

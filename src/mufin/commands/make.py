@@ -86,7 +86,7 @@ def train(
     folder: Folder,
     output: NewRun,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Settings by name; `default` if not given.")
+        str | None, typer.Option(metavar="NAME", help="Settings by name; `best` if not given.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file instead.")
@@ -203,7 +203,7 @@ def _settings(preset: str | None, file: Path | None, changes: list[str]) -> Conf
 
     if preset is not None and file is not None:
         raise UsageError("give --preset or --config, not both")
-    base = Config.preset(preset or "default") if file is None else Config.read(file)
+    base = Config.preset(preset or "best") if file is None else Config.read(file)
     return base.override(changes)
 
 

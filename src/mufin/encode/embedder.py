@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from mufin.attention import FeedForward, SelfAttention
 from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
-from mufin.encode.features import Advance, Batch, Features, Groups, Part, extract, silent
-from mufin.encode.ragged import Ints
+from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
+from mufin.encode.ragged import Ints, Ragged
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
+from mufin.encode.words import Words, united
 from mufin.progress import Progress
 
 
@@ -34,6 +36,7 @@ class Embedder(nn.Module):
         if config.modalities != "text":
             self.vision = VisionEncoder(config.vision, folder and folder / "vision")
             self.image_projection = _projection(settings.projection, self.vision.width, self.dim)
+        self.words = Words() if config.text.words else None
         self.dropout = nn.Dropout(settings.input_dropout)
         self.self_attention: nn.Module
         match settings.attention:
@@ -61,19 +64,46 @@ class Embedder(nn.Module):
         values = torch.zeros(batch.size, batch.width, self.dim, device=self.device)
         mask = torch.zeros(batch.size, batch.width, dtype=torch.bool, device=self.device)
         if batch.text is not None:
-            rows = self.text(batch.text.values, batch.text.lengths)  # (n, H)
+            rows = self._run(self.text, batch.text)  # (n, H)
             values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
         if batch.image is not None and self.vision is not None:
-            rows = self.vision(batch.image.values, batch.image.lengths)
+            rows = self._run(self.vision, batch.image)
             values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(rows)))
         return Bag(values, mask)
+
+    def _run(self, encoder: nn.Module, part: Part) -> Tensor:
+        rows: Tensor = part.values[:, 0] if part.encoded else encoder(part.values, part.lengths)
+        return rows
+
+    @torch.no_grad()
+    def encoded(self, features: Features, batch: int = 256) -> Features:
+        """The same features after the encoders as they are now: what they cost is paid once."""
+        training = self.training
+        self.eval()
+        parts = []
+        for encoder, part in ((self.text, features.text), (self.vision, features.image)):
+            if encoder is None or part.encoded or not len(part.which) or encoder.depth == 0:
+                parts.append(part)
+                continue
+            used, which = np.unique(part.which, return_inverse=True)
+            out = np.zeros((len(used), encoder.width), np.float32)
+            order = np.argsort(part.rows.lengths[used], kind="stable")  # like lengths together
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
+                values, lengths = (t.to(self.device) for t in part.rows.take(used[chosen]))
+                out[chosen] = encoder(values, lengths).float().cpu().numpy()
+            rows = Ragged(out, np.arange(len(used) + 1, dtype=np.int64))
+            parts.append(Descriptors(rows, which.astype(np.int64), part.offsets, encoded=True))
+        self.train(training)
+        return replace(features, text=parts[0], image=parts[1])
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
         """The frozen outputs of all descriptors of the items."""
         training = self.training
         self.eval()
         try:
-            return extract(items, self.text, self.vision, cached, progress)
+            found = extract(items, self.text, self.vision, cached, progress)
+            return found if self.words is None else replace(found, words=self.words.vectors(items))
         finally:
             self.train(training)
 
@@ -102,7 +132,10 @@ class Embedder(nn.Module):
             bags.append(self(features.batch(groups.take(points))))
             advance(len(points))
         self.train(training)
-        return PackedBags.pack(bags, self.dim)
+        words = features.words
+        if words is not None:
+            words = united(words, groups.offsets, groups.members)
+        return PackedBags.pack(bags, self.dim, words)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """The trained weights of the encoders' own layers."""

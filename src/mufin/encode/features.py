@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.data.items import Items
@@ -56,6 +57,13 @@ class Part:
     lengths: Tensor  # (n,)
     point: Tensor  # (n,) which bag
     slot: Tensor  # (n,) which row of it
+    encoded: bool = False  # values are the encoder's output: nothing is left to run
+
+    def to(self, device: torch.device) -> Part:
+        values, lengths, point, slot = (
+            t.to(device, non_blocking=True) for t in (self.values, self.lengths, self.point, self.slot)
+        )
+        return Part(values, lengths, point, slot, self.encoded)
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,9 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        move = [
-            part and Part(*(t.to(device, non_blocking=True) for t in vars(part).values()))
-            for part in (self.text, self.image)
-        ]
-        return Batch(self.size, self.width, *move)
+        return replace(
+            self, text=self.text and self.text.to(device), image=self.image and self.image.to(device)
+        )
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class Descriptors:
     rows: Ragged
     which: Ints
     offsets: Ints
+    encoded: bool = False  # rows are the encoder's output, (1, H) each
 
     @classmethod
     def none(cls, n: int) -> Descriptors:
@@ -111,6 +118,7 @@ class Features:
 
     text: Descriptors
     image: Descriptors
+    words: csr_matrix | None = None  # (n, V), where texts are also read as bags of words
 
     def __len__(self) -> int:
         return len(self.text.offsets) - 1
@@ -126,8 +134,13 @@ class Features:
         for part in (self.text, self.image):
             sizes = np.zeros(n, np.int64)
             sizes[rows] = np.diff(part.offsets)
-            parts.append(Descriptors(part.rows, part.which, offsets_of(sizes)))
-        return Features(*parts)
+            parts.append(replace(part, offsets=offsets_of(sizes)))
+        words = self.words
+        if words is not None:
+            sizes = np.zeros(n, np.int64)
+            sizes[rows] = np.diff(words.indptr)
+            words = csr_matrix((words.data, words.indices, offsets_of(sizes)), (n, words.shape[1]))
+        return Features(parts[0], parts[1], words)
 
     def batch(self, groups: Groups) -> Batch:
         """The bags of these points, ready for the embedder."""
@@ -138,18 +151,18 @@ class Features:
         width = max(int((n_text + n_image).max()), 1) if n else 1
         return Batch(
             n, width,
-            _part(self.text.rows, texts, text_point, np.zeros(n, np.int64)),
-            _part(self.image.rows, images, image_point, n_text),
+            _part(self.text, texts, text_point, np.zeros(n, np.int64)),
+            _part(self.image, images, image_point, n_text),
         )  # fmt: skip
 
 
-def _part(rows: Ragged, chosen: Ints, point: Ints, first: Ints) -> Part | None:
+def _part(of: Descriptors, chosen: Ints, point: Ints, first: Ints) -> Part | None:
     if not len(chosen):
         return None
-    values, lengths = rows.take(chosen)
+    values, lengths = of.rows.take(chosen)
     started = np.searchsorted(point, point)  # where the run of each point begins: points come in order
     slot = np.arange(len(point)) - started + first[point]
-    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot))
+    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot), of.encoded)
 
 
 def extract(
@@ -180,7 +193,7 @@ def extract(
         else:
             rows, which = encoder.prepare(listed), np.arange(len(listed), dtype=np.int64)
         parts.append(Descriptors.of(rows, which.astype(np.int64), offsets))
-    return Features(*parts)
+    return Features(parts[0], parts[1])
 
 
 class _Chosen(Sequence[Any]):

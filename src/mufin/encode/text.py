@@ -17,6 +17,7 @@ from mufin.encode.network import Cut, load_pretrained, load_transformer, offline
 from mufin.encode.ragged import Ragged
 from mufin.errors import ConfigError
 
+TOGETHER = 64  # texts that go through the network at a time on a CPU
 LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_length, and safe with a 1 MB text
 
 
@@ -73,14 +74,19 @@ class TextEncoder(nn.Module):
         return [row[:n].half().cpu().numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)]
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
-        """The trained part: prepared rows (n, T, ...) → (n, H)."""
+        """The trained part: prepared rows (n, T, ...) → (n, H); like lengths together, little padding."""
         if self.depth == 0:
             return values[:, 0]
+        order = lengths.argsort(stable=True)
+        parts = order.split(TOGETHER if values.device.type == "cpu" else 8 * TOGETHER)
+        rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
+        return torch.cat(rows)[order.argsort()]
+
+    def _trained(self, values: Tensor, lengths: Tensor) -> Tensor:
         if self.depth == "all":
             return self._run(values, lengths)
-        ids = torch.zeros(
-            values.shape[:2], dtype=torch.int64, device=values.device
-        )  # only their shape is read
+        # of these ids only the shape is read
+        ids = torch.zeros(values.shape[:2], dtype=torch.int64, device=values.device)
         output = self.cut.after(
             values, lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
         )

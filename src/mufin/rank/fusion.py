@@ -11,11 +11,14 @@ from torch.nn import functional as F
 
 PAPER_BETA = 0.7
 FLOOR = 0.01  # a vote this small hardly counts
-PARTS = ("classifier", "similarity", "log memory", "memory")
+SAME = 0.9  # words so alike that the label says what the item says
+PARTS = (
+    "classifier", "similarity", "log memory", "memory", "log words", "words", "overlap", "same words",
+)  # fmt: skip
 NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity")
 # Where a learnt mixture starts, and how far a unit of its ridge lets each weight go.
-START = (20.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-SCALE = (20.0, 20.0, 1.0, 5.0, 20.0, 20.0, 1.0, 5.0, 1.0)
+START = (20.0, 0.0, 1.0, *[0.0] * 14)
+SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0)
 RIDGE = 1e-2
 FEW = 10.0  # below FEW / RIDGE queries the ridge grows, or a dozen would turn the best match into the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on
@@ -28,17 +31,21 @@ class Parts:
     classifier: Tensor  # c
     similarity: Tensor  # a
     memory: Tensor  # m, the votes of the nearest training points
+    words: Tensor  # n, the votes of training points with like words
+    overlap: Tensor  # o, how alike the words of query and label are
     frequency: Tensor  # how many training points had the label
     present: Tensor  # bool, False where there are fewer candidates
 
     def features(self) -> Tensor:
-        """φ (B, K, 9): c, a, log(1 + m / 0.01) and m, each also times the label's rarity; and the rarity.
+        """φ (B, K, 17): c, a, log(1 + m / 0.01), m, log(1 + n / 0.01), n, o, [o > 0.9]; each times the rarity
+        of the label; and the rarity.
 
         Rarity is 1 / (1 + log(1 + frequency)); a label without training counts as the rarest trained one.
         """
         rarity = 1 / (1 + torch.log1p(self.frequency.clamp(min=1)))
-        known = (self.classifier, self.similarity, torch.log1p(self.memory / FLOOR), self.memory)
-        plain = torch.stack(known, dim=-1)
+        votes = [torch.log1p(self.memory / FLOOR), self.memory, torch.log1p(self.words / FLOOR), self.words]
+        same = (self.overlap > SAME).to(self.overlap)
+        plain = torch.stack([self.classifier, self.similarity, *votes, self.overlap, same], dim=-1)
         features = torch.cat([plain, plain * rarity[..., None], rarity[..., None]], dim=-1)
         return features.masked_fill(~self.present[..., None], 0.0)
 
@@ -51,13 +58,13 @@ class Parts:
 class Fusion:
     """s = θ · φ, of which the paper's s = β c + (1 − β) a is one; p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂)."""
 
-    weights: Tensor  # θ (9,)
+    weights: Tensor  # θ (17,)
     calibration: Tensor  # u (3,)
 
     @classmethod
     def of_beta(cls, beta: float) -> Fusion:
         """The paper's fixed mixture; its probability is a rough guess until it is fitted."""
-        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 7]), torch.tensor([10.0, 0.0, -5.0]))
+        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 15]), torch.tensor([10.0, 0.0, -5.0]))
 
     def score(self, parts: Parts) -> Tensor:
         """s (B, K), −inf where there is no candidate."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
+
+WORD_CELLS = 1 << 24  # (query, point) similarities by words held at a time
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,19 @@ class Memory:
     keys: Tensor  # (M, D) unit rows
     offsets: Tensor  # (M + 1,) int64
     labels: Tensor  # (Σ,) int64, label rows
+    words: csr_matrix | None = None  # (M, V) unit rows: the same points by their words
 
     @classmethod
-    def of(cls, vectors: Tensor, relevance: csr_matrix, per_label: int) -> Memory:
+    def of(
+        cls, vectors: Tensor, relevance: csr_matrix, per_label: int, words: csr_matrix | None = None
+    ) -> Memory:
         """Remember points until each label has `per_label` of them, rare labels first: it stays bounded."""
         kept = bounded(relevance, per_label)
         rows = csr_matrix(relevance[kept])
         offsets, labels = (torch.from_numpy(a.astype(np.int64)) for a in (rows.indptr, rows.indices))
         device = vectors.device
-        return cls(vectors[torch.from_numpy(kept).to(device)], offsets.to(device), labels.to(device))
+        keys = vectors[torch.from_numpy(kept).to(device)]
+        return cls(keys, offsets.to(device), labels.to(device), None if words is None else words[kept])
 
     @classmethod
     def empty(cls, dim: int, device: torch.device) -> Memory:
@@ -41,12 +47,8 @@ class Memory:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What is stored, by name."""
-        return ((name, getattr(self, name)) for name in ("keys", "offsets", "labels"))
-
     def to(self, device: torch.device) -> Memory:
-        return Memory(*(tensor.to(device) for _, tensor in self.tensors()))
+        return Memory(self.keys.to(device), self.offsets.to(device), self.labels.to(device), self.words)
 
     @cached_property
     def index(self) -> Index:
@@ -63,25 +65,63 @@ class Memory:
             none = torch.zeros(len(queries), 0, device=queries.device)
             return none.long(), none
         found = self.index.search(queries, min(neighbours, len(self)))
-        share = (found.similarity / temperature).softmax(dim=1)  # (B, n); −inf, nobody there, becomes 0
-        points = found.labels.clamp(min=0)
-        counts = (self.offsets[points + 1] - self.offsets[points]).where(found.labels >= 0, 0).flatten()
+        return self._tally(found.labels, found.similarity / temperature)
+
+    def votes_by_words(
+        self, queries: csr_matrix, neighbours: int, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """The same with the points whose words are most like those of queries (B, V)."""
+        device = self.keys.device
+        points = torch.full((queries.shape[0], max(1, min(neighbours, len(self)))), -1)
+        logits = torch.full(points.shape, -torch.inf)
+        block = max(1, WORD_CELLS // max(1, len(self)))
+        for start in range(0, queries.shape[0], block):
+            shared = csr_matrix(queries[start : start + block] @ self._by_word)
+            for row, (first, last) in enumerate(pairwise(shared.indptr), start):
+                like = shared.data[first:last]
+                best = np.argsort(-like, kind="stable")[: points.shape[1]]
+                points[row, : len(best)] = torch.from_numpy(shared.indices[first:last][best].astype(np.int64))
+                logits[row, : len(best)] = torch.from_numpy(like[best] / temperature)
+        return self._tally(points.to(device), logits.to(device))
+
+    @cached_property
+    def _by_word(self) -> csr_matrix:
+        """(V, M): which points have a word."""
+        assert self.words is not None
+        return csr_matrix(self.words.T)
+
+    def _tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels."""
+        if not len(self) or not found.numel():
+            none = torch.zeros(len(found), 0, device=self.keys.device)
+            return none.long(), none
+        floor = torch.finfo(
+            logits.dtype
+        ).min  # where nobody was found, a softmax over −inf alone would be NaN
+        share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0)  # (B, n)
+        points = found.clamp(min=0)
+        counts = (self.offsets[points + 1] - self.offsets[points]).where(found >= 0, 0).flatten()
         first = self.offsets[points].flatten()
         ends = counts.cumsum(0)
         place = torch.arange(int(ends[-1]), device=ends.device) + (first - ends + counts).repeat_interleave(
             counts
         )
-        query = torch.arange(len(queries), device=ends.device).repeat_interleave(
-            counts.view(len(queries), -1).sum(1)
+        query = torch.arange(len(found), device=ends.device).repeat_interleave(
+            counts.view(len(found), -1).sum(1)
         )
-        return _summed(query, self.labels[place], share.flatten().repeat_interleave(counts), len(queries))
+        return _summed(query, self.labels[place], share.flatten().repeat_interleave(counts), len(found))
 
-    def with_points(self, vectors: Tensor, offsets: Tensor, labels: Tensor) -> Memory:
+    def with_points(
+        self, vectors: Tensor, offsets: Tensor, labels: Tensor, words: csr_matrix | None = None
+    ) -> Memory:
         """These points remembered as well."""
+        if self.words is not None and words is not None:
+            words = csr_matrix(vstack([self.words, words]))
         return Memory(
             torch.cat([self.keys, vectors]),
             torch.cat([self.offsets, offsets[1:] + self.offsets[-1]]),
             torch.cat([self.labels, labels]),
+            words,
         )
 
     def renumbered(self, new_row: Tensor) -> Memory:
@@ -90,7 +130,8 @@ class Memory:
         offsets = F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets]
         useful = offsets.diff() > 0
         kept = torch.cat([useful.new_ones(1), useful])
-        return Memory(self.keys[useful], offsets[kept], labels[labels >= 0])
+        words = None if self.words is None else self.words[useful.cpu().numpy()]
+        return Memory(self.keys[useful], offsets[kept], labels[labels >= 0], words)
 
 
 def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:

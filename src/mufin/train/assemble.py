@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Config
@@ -38,10 +39,10 @@ def assemble(
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
-    seen = data.others(held_out)
+    seen, words = data.others(held_out), embedded.words
     labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
 
-    def model(data: TrainingData, points: Tensor, fusion: Fusion) -> Mufin:
+    def model(data: TrainingData, points: Tensor, words: csr_matrix | None, fusion: Fusion) -> Mufin:
         """With the centroids and the memory of these points."""
         means, has = centroids(points, data.relevance)
         known = replace(
@@ -50,13 +51,14 @@ def assemble(
         index = build_index(known.entries(config.retrieve.entries), config.retrieve.search, points[:256])
         memory = None
         if config.memory.neighbours:
-            memory = Memory.of(points, data.relevance, config.memory.per_label)
+            memory = Memory.of(points, data.relevance, config.memory.per_label, words)
         return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index)
 
     if len(held_out):
-        draft = model(data.take(seen), embedded.points[torch.from_numpy(seen).to(networks.device)], fusion)
+        of_seen = embedded.points[torch.from_numpy(seen).to(networks.device)]
+        draft = model(data.take(seen), of_seen, None if words is None else words[seen], fusion)
         fusion = learn_mixture(draft, data.take(held_out))
-    return model(data, embedded.points, fusion)
+    return model(data, embedded.points, words, fusion)
 
 
 def _labels(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
 from mufin.encode.ragged import Ints, ranges
 
@@ -41,6 +42,12 @@ class TrainingData:
     @property
     def label_groups(self) -> Groups:
         return Groups.singles(np.arange(self.n_labels))
+
+    def encoded(self, embedder: Embedder) -> TrainingData:
+        """With every descriptor after the encoders as they are now: for epochs that do not train them."""
+        labels = embedder.encoded(self.labels)
+        points = labels if self.points is self.labels else embedder.encoded(self.points)
+        return replace(self, points=points, labels=labels)
 
     def others(self, points: Ints) -> Ints:
         """All datapoints but these."""

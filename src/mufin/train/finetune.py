@@ -2,67 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mufin.bag import Bag
-from mufin.config import Finetune
+from mufin.config import Config
 from mufin.encode.features import Groups
 from mufin.encode.ragged import Ints
+from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
+from mufin.train.batches import clustered, shuffled
 from mufin.train.data import TrainingData, membership
-from mufin.train.loop import Context, Journal, Loop, autocast, embedder_groups, epochs_to_validate, shuffled
+from mufin.train.loop import (
+    Context,
+    Journal,
+    Loop,
+    autocast,
+    embedder_groups,
+    epochs_to_validate,
+    first_trained,
+)  # fmt: skip
 from mufin.train.losses import Temperature, cosine_loss, decoupled_softmax
 from mufin.train.networks import Networks
+from mufin.train.retrieve import retrieve
 from mufin.train.sampling import ShortlistNegatives, draw_per_row, shared_labels
+from mufin.train.votes import Votes
 
 
 def finetune(
     networks: Networks,
     data: TrainingData,
     shortlist: Shortlist,
-    settings: Finetune,
+    config: Config,
     context: Context,
     validate: Callable[[], float] | None = None,
 ) -> None:
     """Train everything on the task itself: which labels a datapoint has."""
+    settings = config.finetune
     points = np.flatnonzero(np.diff(data.relevance.indptr)).astype(np.int64)
     steps = settings.epochs * -(-len(points) // settings.batch)
     if not steps:
         return
-    negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude)
     validated = set(epochs_to_validate(settings.epochs))
-    networks.train(settings.freeze_encoders)
-    with (
-        context.progress.task("Module IV ", steps) as task,
-        _frozen(networks.embedder.encoder_parameters() if settings.freeze_encoders else []),
-    ):
-        trainer = _Tuner(networks, data, negatives, settings, context.rng, steps)
+    networks.train()
+    with context.progress.task("Module IV ", steps) as task:
+        trainer = _Tuner(networks, data, shortlist, config, context.rng, steps)
         journal = Journal(task, "finetune", context.logs)
         for epoch in range(settings.epochs):
-            for batch in shuffled(points, settings.batch, context.rng):
+            trainer.refresh(epoch)
+            for batch in trainer.batches(points):
                 journal.step(trainer.step(batch))
             if validate and epoch in validated:
                 journal.validation(validate())
         journal.close()
     networks.eval()
-
-
-@contextmanager
-def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """While inside, these weights get no gradients."""
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
 
 
 class _Tuner:
@@ -72,14 +70,19 @@ class _Tuner:
         self,
         networks: Networks,
         data: TrainingData,
-        negatives: ShortlistNegatives,
-        settings: Finetune,
+        shortlist: Shortlist,
+        config: Config,
         rng: np.random.Generator,
         steps: int,
     ) -> None:
+        settings = config.finetune
         self.embedder, self.ranker = networks.embedder, networks.ranker
         self.classifiers, self.device = networks.classifiers, networks.device
-        self.data, self.negatives, self.settings, self.rng = data, negatives, settings, rng
+        self.data = self.whole = data  # what the present epoch reads, and what it is made of
+        self.config, self.settings, self.rng = config, settings, rng
+        self.trained_from = first_trained(settings.epochs, settings.encoder_epochs)
+        self.negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude)
+        self.votes = Votes(data, config.memory, rng) if config.memory.loss else None
         self.temperature = Temperature().to(self.device)
         groups: list[dict[str, Any]] = [{"params": list(self.ranker.parameters())}]
         groups += embedder_groups(self.embedder, settings.lr, settings.encoder_lr)
@@ -87,6 +90,27 @@ class _Tuner:
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
         rows = {"params": self.classifiers.sparse_parameters(), "lr": settings.classifier_lr or settings.lr}
         self.loop = Loop(settings, steps, groups, [rows])
+
+    def refresh(self, epoch: int) -> None:
+        """What is renewed at the beginning of an epoch: outputs of frozen encoders, R_i, the voters."""
+        if epoch < self.trained_from:
+            self.data = self.whole.encoded(self.embedder) if epoch == 0 else self.data
+        elif self.settings.label_encoders:
+            self.data = self.whole
+        else:
+            self.data = replace(self.whole, labels=self.embedder.encoded(self.whole.labels))
+        if self.settings.refresh and epoch and epoch % self.settings.refresh == 0:
+            found = retrieve(self.embedder, self.data, self.config.retrieve, Progress(quiet=True))
+            self.negatives = ShortlistNegatives(found, self.data.relevance, self.data.exclude)
+        if self.votes is not None:
+            self.votes.refresh(self.embedder, self.data)
+
+    def batches(self, points: Ints) -> list[Ints]:
+        """All datapoints once."""
+        if self.settings.batches == "random":
+            return shuffled(points, self.settings.batch, self.rng)
+        x = self.embedder.embed(self.data.points, self.data.groups.take(points)).vectors()
+        return clustered(points, x, self.settings.batch, self.rng)
 
     def step(self, points: Ints) -> Tensor:
         positives = self._positives(points)  # (B, |S|)
@@ -98,6 +122,8 @@ class _Tuner:
             z = self.embedder(self.data.labels.batch(Groups.singles(labels)))
             w = self.classifiers.weight(torch.from_numpy(labels).to(self.device), z.vector())  # (U, D)
             loss = self._loss(points, labels, own, x, z, w)
+            if self.votes is not None:
+                loss = loss + self.config.memory.loss * self.votes.loss(points, x.vector())
         self.loop.step(loss)
         return loss
 

@@ -35,11 +35,11 @@ def fit(
     split: str = "train",
     quiet: bool = False,
 ) -> Mufin:
-    """Train a model on a split of the catalogue, with the preset `default` if no settings are given.
+    """Train a model on a split of the catalogue, with the preset `best` if no settings are given.
 
     With `out`, it is also saved there. The same seed gives the same model on the same machine.
     """
-    config = config or Config.preset("default")
+    config = config or Config.preset("best")
     progress = Progress(quiet)
     points = _checked(catalogue.split(split), split)
     seed_everything(config.seed)
@@ -55,7 +55,7 @@ def fit(
     shortlist = retrieve(embedder, used, config.retrieve, progress)
     networks = transfer(config, embedder, data.n_labels)
     watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
-    finetune(networks, used, shortlist, config.finetune, context, watch)
+    finetune(networks, used, shortlist, config, context, watch)
 
     model = assemble(networks, config, catalogue, data, held_out, progress)
     if out is not None:
@@ -74,6 +74,8 @@ def training_data(
 ) -> TrainingData:
     """The features of datapoints and labels, from disk where they were computed before."""
     catalogue = catalogue.only(config.modalities)
+    if embedder.words is not None:
+        embedder.words.learn(catalogue.items.take(np.unique(points.members)))
 
     everything = np.arange(len(catalogue.labels), dtype=np.int64)
     shared = catalogue.labels is catalogue.items

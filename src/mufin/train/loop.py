@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from mufin.config import Finetune, Pretrain
 from mufin.encode.embedder import Embedder
-from mufin.encode.ragged import Ints
 from mufin.errors import UsageError
 from mufin.progress import Progress, Task
 
@@ -93,10 +92,9 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def shuffled(numbers: Ints, batch: int, rng: np.random.Generator) -> list[Ints]:
-    """Random batches that go through all numbers once."""
-    order = rng.permutation(numbers)
-    return [order[start : start + batch] for start in range(0, len(order), batch)]
+def first_trained(epochs: int, encoder_epochs: int | Literal["all"]) -> int:
+    """The first epoch that trains the encoders' own layers."""
+    return 0 if encoder_epochs == "all" else max(0, epochs - encoder_epochs)
 
 
 class Journal:

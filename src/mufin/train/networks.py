@@ -24,11 +24,9 @@ class Networks:
     def device(self) -> torch.device:
         return self.embedder.device
 
-    def train(self, freeze_encoders: bool = False) -> None:
-        """Dropout on; frozen encoders stay as in prediction."""
+    def train(self) -> None:
+        """Dropout on."""
         self.embedder.train()
-        if freeze_encoders:
-            self.embedder.text.eval()
         self.ranker.train()
 
     def eval(self) -> None:

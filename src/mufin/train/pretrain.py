@@ -12,8 +12,17 @@ from mufin.config import Pretrain
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.encode.ragged import Ints
+from mufin.train.batches import shuffled
 from mufin.train.data import TrainingData, membership
-from mufin.train.loop import Context, Journal, Loop, autocast, embedder_groups, epochs_to_validate, shuffled
+from mufin.train.loop import (
+    Context,
+    Journal,
+    Loop,
+    autocast,
+    embedder_groups,
+    epochs_to_validate,
+    first_trained,
+)  # fmt: skip
 from mufin.train.losses import Temperature, decoupled_softmax, hardest, margin_loss
 from mufin.train.sampling import draw_per_row, is_hard, shared_labels
 
@@ -29,12 +38,16 @@ def pretrain(
     steps = settings.epochs * -(-len(data.used_labels) // settings.batch)
     if not steps:
         return
-    trainer = _Siamese(embedder, data, settings, context, steps)
+    trained_from = first_trained(settings.epochs, settings.encoder_epochs)
+    still = data.encoded(embedder) if trained_from else data
+    trainer = _Siamese(embedder, still, settings, context, steps)
     validated = set(epochs_to_validate(settings.epochs))
     embedder.train()
     with context.progress.task("Module I  ", steps) as task:
         journal = Journal(task, "pretrain", context.logs)
         for epoch in range(settings.epochs):
+            if epoch == trained_from:
+                trainer.data = data
             trainer.refresh(epoch)
             for labels in shuffled(data.used_labels, settings.batch, context.rng):
                 journal.step(trainer.step(labels))

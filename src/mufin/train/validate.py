@@ -22,16 +22,20 @@ RERANKED = 100  # labels a point, where the ranker adapts
 def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints:
     """A random share of the points that have labels, at most 1,000, to be kept away from training.
 
-    Points of one set stay together: what one leaves out, the others show. They have the same items in all.
+    Points of one set stay together: what one leaves out, the others show. So do points of the same
+    texts: without one another, they are what new points will be like. Groups too large for it stay in.
     """
     usable = np.flatnonzero(np.diff(data.relevance.indptr))
     wanted = min(MOST, int(share * len(usable)))
     if not wanted:
         return np.zeros(0, np.int64)
-    group = _sets(data.relevance[usable], data.exclude[usable])
-    turn = rng.permutation(group.max() + 1)[group]  # groups in random order
-    taken = np.cumsum(np.bincount(turn)) <= wanted  # as many whole groups as fit
-    return np.sort(usable[taken[turn]]).astype(np.int64)
+    group = _alike(data.take(usable))
+    sizes = np.bincount(group)
+    turn = rng.random(len(sizes)) + (sizes > max(1, wanted // 4))  # groups in random order, large ones last
+    order = np.argsort(turn, kind="stable")
+    taken = np.zeros(len(sizes), bool)
+    taken[order[np.cumsum(sizes[order]) <= wanted]] = True  # as many whole groups as fit
+    return np.sort(usable[taken[group]]).astype(np.int64)
 
 
 @torch.no_grad()
@@ -69,12 +73,18 @@ def learn_mixture(model: Mufin, held: TrainingData) -> Fusion:
     return Fusion(weights.cpu(), fit_calibration(score, relevant).cpu())
 
 
-def _sets(relevance: csr_matrix, exclude: csr_matrix) -> Ints:
-    """A number for each point, the same where relevant and excluded labels are together the same."""
-    both = csr_matrix(relevance + exclude)
+def _alike(data: TrainingData) -> Ints:
+    """A number for each point, the same for points of one set and for points of the same texts."""
+    both = csr_matrix(data.relevance + data.exclude)
     both.sort_indices()
-    ends = both.indptr
-    alone = np.diff(exclude.indptr) == 0  # nothing says that such a point belongs to a set
-    keys = [i if alone[i] else both.indices[ends[i] : ends[i + 1]].tobytes() for i in range(len(alone))]
+    texts, of_point = data.points.text.select(data.groups)
+    starts = np.searchsorted(of_point, np.arange(len(data.groups) + 1))
+    keys: list[object] = []
+    for i, hidden in enumerate(np.diff(data.exclude.indptr)):
+        labels, words = both.indices[both.indptr[i] : both.indptr[i + 1]], texts[starts[i] : starts[i + 1]]
+        if hidden:  # the points of a set have the same items in all, relevant or excluded
+            keys.append(labels.tobytes())
+        else:
+            keys.append(tuple(np.sort(words)) if len(words) else i)
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], dtype=np.int64)
