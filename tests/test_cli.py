@@ -262,14 +262,14 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     file = tmp_path / "red.png"
     file.write_bytes(picture("red"))
     found = shell.json("recommend", run, "red desk", "made of oak", "--image", file, "-k", 2)
-    parts = {"score", "similarity", "classifier", "memory", "probability"}
+    parts = {"score", "similarity", "classifier", "memory", "words", "overlap", "probability"}
     assert set(found["hits"][0]) == {"label", "text", *parts}
     hit = found["hits"][0]
     scores = [one["score"] for one in found["hits"]]
     assert scores == sorted(scores, reverse=True)
     assert 0 <= hit["probability"] <= 1
     header, *lines = shell("recommend", run, "--image", file, "-k", 2).splitlines()
-    shown = ["label", "text", "probability", "score", "similarity", "classifier", "memory"]
+    shown = ["label", "text", "probability", "score", "similarity", "classifier", "memory", "words"]
     assert header.split() == shown
     assert len(lines) == 2
 
@@ -312,7 +312,7 @@ def test_files_without_items(shell: Shell, run: Path, tmp_path: Path):
 
 def test_info(shell: Shell, run: Path):
     facts = shell.json("info", run)
-    assert (facts["labels"], facts["dim"], facts["preset"]) == (24, 16, "fast")
+    assert (facts["labels"], facts["dim"], facts["preset"]) == (24, 16, "best")
     assert "seed=3" in facts["settings"]
     assert facts["alpha"]["min"] <= facts["alpha"]["median"] <= facts["alpha"]["max"]
     out = shell("info", run)

@@ -34,7 +34,7 @@ def test_paper_preset_has_the_papers_values() -> None:
 
 
 def test_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'papr'.*paper, default"):
+    with pytest.raises(ConfigError, match="'papr'.*paper, best, fast"):
         Config.preset("papr")
 
 

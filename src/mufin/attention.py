@@ -62,6 +62,14 @@ class FeedForward(nn.Module):
         return Bag(values.masked_fill(~x.mask[..., None], 0.0), x.mask)
 
 
+class Sum(nn.Module):
+    """One row, the sum of all: for variants in which an item is one vector."""
+
+    def forward(self, x: Bag) -> Bag:
+        total = x.values.masked_fill(~x.mask[..., None], 0.0).sum(dim=-2, keepdim=True)
+        return Bag(total, x.mask.any(dim=-1, keepdim=True))
+
+
 class SelfAttention(nn.Module):
     """A_S, one or more blocks of A(X, X)."""
 

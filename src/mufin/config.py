@@ -60,8 +60,10 @@ class Embed(Section):
     """D."""
     projection: Literal["maxpool", "linear"] = "maxpool"
     """From an encoder's native width to D: adaptive max pooling (paper) or a learnt linear layer."""
-    attention: Literal["attention", "feedforward", "none"] = "attention"
-    """A_S, or what stands in its place."""
+    attention: Literal["attention", "feedforward", "none", "sum"] = "attention"
+    """A_S, or what stands in its place; `sum` makes a bag one row."""
+    fusion: Literal["late", "early"] = "late"
+    """`early`: an item's picture vectors also enter the text encoder, as further tokens of each text."""
     blocks: int = Field(1, ge=1)
     heads: int = Field(1, ge=1)
     """Of A_S and A_C; must divide `dim`."""
@@ -90,7 +92,10 @@ class Pretrain(Section):
     weight_decay: float = Field(0.01, ge=0)
     loss: Literal["margin", "softmax"] = "margin"
     """The paper's contrastive margin loss, or a decoupled softmax with a learnt temperature."""
-    margin: float = 0.2
+    margin: float | Literal["dynamic"] = 0.2
+    """γ; `dynamic` is clamp(s⁺ − s⁻, 0.1, 0.3) of each triple by the embeddings of the last refresh."""
+    guard: float | None = None
+    """A datapoint at least this similar is no negative of a label: most likely the pair is missing."""
     positives: int = Field(2, ge=1)
     """|P_l|."""
     negatives: int = Field(3, ge=1)
@@ -124,6 +129,8 @@ class Rank(Section):
     blocks: int = Field(1, ge=1)
     alpha: Literal["learnt", "one"] = "learnt"
     """`one` is the variant MUFIN (α = 1): w_l = ẑ_l, no classifiers."""
+    start: Literal["random", "centroid"] = "random"
+    """η begins at random (paper) or as the centroid of the label's datapoints."""
     beta: Annotated[float, Field(ge=0, le=1)] | Literal["learnt"] = 0.7
     """s = β c + (1 − β) a; `learnt` fits a mixture of all parts of the score on the validation points."""
 
@@ -170,6 +177,10 @@ class Finetune(Section):
     """Labels train the encoders too; else datapoints alone do, and labels are encoded once an epoch."""
     refresh: int = Field(0, ge=0)
     """Epochs between two searches for the shortlists R_i; 0: once, before the first (paper)."""
+    chunk: int = Field(0, ge=0)
+    """Datapoints or labels embedded at a time, gradients being cached; 0: all of a batch at once."""
+    guard: float | None = None
+    """A label of R_i at least this similar is no negative: most likely it is missing from the data."""
     batches: Literal["random", "clustered"] = "random"
     """Datapoints of a batch: any, or near ones together, so that their labels are hard negatives."""
 
@@ -206,6 +217,14 @@ class Config(Section):
     finetune: Finetune = Finetune()
     memory: Memory = Memory()
     run: Run = Run()
+
+    @model_validator(mode="after")
+    def _early_fusion_trains_all(self) -> Config:
+        if self.embed.fusion == "early" and self.text.train_layers != "all":
+            raise ValueError(
+                'embed.fusion = "early" needs text.train_layers = "all": its tokens are new to it'
+            )
+        return self
 
     @classmethod
     def preset(cls, name: str) -> Config:
@@ -321,7 +340,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "text": {"model": "offline", "train_layers": "all", "words": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192},
         "finetune": _SOFTMAX["finetune"]
-        | {"encoder_epochs": 12, "encoder_lr": 1e-4, "label_encoders": False},
+        | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },
     # The same with both encoders frozen and smaller pictures: minutes on a CPU.
     "fast": _SOFTMAX,

@@ -106,7 +106,7 @@ def test_candidates_are_unique_and_eligible() -> None:
 
 @pytest.fixture(scope="module")
 def remembering(shop: Catalogue, tiny_config: Config) -> Mufin:
-    settings = ["memory.neighbours=5", "rank.beta=learnt", "run.validation=0.2"]
+    settings = ["memory.neighbours=5", "rank.beta=learnt", "run.validation=0.2", "text.words=true"]
     return fit(shop, tiny_config.override(settings), quiet=True)
 
 
@@ -118,6 +118,8 @@ def test_a_model_with_memory_saves_it(remembering: Mufin, shop: Catalogue, tmp_p
         assert again.recommend(item, k=7) == hits
         assert all(0 <= hit.probability <= 1 and 0 <= hit.memory <= 1 + 1e-6 for hit in hits)
         assert any(hit.memory > 0 for hit in hits)
+        assert any(hit.words > 0 for hit in hits)
+        assert any(hit.overlap > 0 for hit in hits)
 
 
 def test_a_hits_score_is_the_mixture_of_its_parts(remembering: Mufin, shop: Catalogue) -> None:
@@ -125,7 +127,8 @@ def test_a_hits_score_is_the_mixture_of_its_parts(remembering: Mufin, shop: Cata
     for hit in remembering.recommend(shop.items[7], k=7):
         row = int(remembering.labels.rows([hit.label])[0])
         rarity = 1 / (1 + math.log1p(max(1.0, float(remembering.labels.frequency[row]))))
-        plain = [hit.classifier, hit.similarity, math.log1p(hit.memory / 0.01), hit.memory]
+        votes = [math.log1p(hit.memory / 0.01), hit.memory, math.log1p(hit.words / 0.01), hit.words]
+        plain = [hit.classifier, hit.similarity, *votes, hit.overlap, float(hit.overlap > 0.9)]
         features = [*plain, *(value * rarity for value in plain), rarity]
         expected = sum(weight * value for weight, value in zip(theta, features, strict=True))
         assert hit.score == pytest.approx(expected, abs=1e-4)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from mufin import Catalogue, Config
 from mufin.encode.embedder import Embedder
@@ -14,7 +15,7 @@ from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.data import TrainingData
 from mufin.train.fit import seed_everything, training_data
-from mufin.train.loop import Context
+from mufin.train.loop import Context, Journal
 from mufin.train.networks import Networks
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import transfer
@@ -49,7 +50,21 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
         seed_everything(config.seed)
         embedder = Embedder(config)
         data = training_data(embedder, catalogue, catalogue.split("train"), config, QUIET)
-        networks = transfer(config, embedder, data.n_labels)
+        networks = transfer(config, embedder, data)
         return Stage(config, networks, data, Context(np.random.default_rng(0)))
 
     return make
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The loss of every step."""
+    seen: list[float] = []
+    step = Journal.step
+
+    def spied(self: Journal, loss: Tensor) -> None:
+        seen.append(float(loss.detach()))
+        step(self, loss)
+
+    monkeypatch.setattr(Journal, "step", spied)
+    return seen

@@ -22,24 +22,10 @@ from mufin.train import loop as loops
 from mufin.train.batches import shuffled
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
-from mufin.train.loop import Context, Journal, Loop, epochs_to_validate, one_cycle
+from mufin.train.loop import Context, Loop, epochs_to_validate, one_cycle
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
 from mufin.train.validate import hold_out, precision_at_1
-
-
-@pytest.fixture
-def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The loss of every step."""
-    seen: list[float] = []
-    step = Journal.step
-
-    def spied(self: Journal, loss: Tensor) -> None:
-        seen.append(float(loss.detach()))
-        step(self, loss)
-
-    monkeypatch.setattr(Journal, "step", spied)
-    return seen
 
 
 def state(*modules: nn.Module) -> list[Tensor]:

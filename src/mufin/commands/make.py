@@ -51,7 +51,7 @@ def check(
 
 
 def config(
-    preset: Annotated[str, typer.Option(metavar="NAME", help="Which settings to start from.")] = "default",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Which settings to start from.")] = "best",
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")

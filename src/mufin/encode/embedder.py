@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mufin.attention import FeedForward, SelfAttention
+from mufin.attention import FeedForward, SelfAttention, Sum
 from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
@@ -46,8 +46,13 @@ class Embedder(nn.Module):
                 )
             case "feedforward":
                 self.self_attention = FeedForward(self.dim)
+            case "sum":
+                self.self_attention = Sum()
             case "none":
                 self.self_attention = nn.Identity()
+        self.token_projection: nn.Linear | None = None
+        if settings.fusion == "early" and self.vision is not None:
+            self.token_projection = nn.Linear(self.vision.width, self.text.width)
 
     @property
     def device(self) -> torch.device:
@@ -63,12 +68,17 @@ class Embedder(nn.Module):
         batch = batch.to(self.device)
         values = torch.zeros(batch.size, batch.width, self.dim, device=self.device)
         mask = torch.zeros(batch.size, batch.width, dtype=torch.bool, device=self.device)
-        if batch.text is not None:
-            rows = self._run(self.text, batch.text)  # (n, H)
-            values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
+        seen = None
         if batch.image is not None and self.vision is not None:
-            rows = self._run(self.vision, batch.image)
-            values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(rows)))
+            seen = self._run(self.vision, batch.image)  # (n, H)
+            values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(seen)))
+        if batch.text is not None:
+            if self.token_projection is not None and batch.image is not None and seen is not None:
+                pictures = _beside(batch.text, batch.image, self.token_projection(self.dropout(seen)))
+                rows = self.text.with_tokens(batch.text.values, batch.text.lengths, pictures)
+            else:
+                rows = self._run(self.text, batch.text)
+            values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
         return Bag(values, mask)
 
     def _run(self, encoder: nn.Module, part: Part) -> Tensor:
@@ -78,6 +88,8 @@ class Embedder(nn.Module):
     @torch.no_grad()
     def encoded(self, features: Features, batch: int = 256) -> Features:
         """The same features after the encoders as they are now: what they cost is paid once."""
+        if self.token_projection is not None:  # a text's vector depends on the pictures beside it
+            return features
         training = self.training
         self.eval()
         parts = []
@@ -151,6 +163,18 @@ class Embedder(nn.Module):
 
 def _projection(kind: str, width: int, dim: int) -> nn.Module:
     return nn.AdaptiveMaxPool1d(dim) if kind == "maxpool" else nn.Linear(width, dim)
+
+
+def _beside(text: Part, image: Part, rows: Tensor) -> Bag:
+    """The picture rows (p, H) of the point that each text belongs to: values (n, i, H), mask (n, i)."""
+    first = torch.zeros(int(torch.maximum(image.point.max(), text.point.max())) + 1, dtype=torch.int64)
+    counts = torch.bincount(image.point, minlength=len(first))
+    slot = torch.arange(len(image.point), device=rows.device) - (counts.cumsum(0) - counts)[image.point]
+    shape = (len(counts), int(counts.max()))
+    values = rows.new_zeros(*shape, rows.shape[1]).index_put((image.point, slot), rows)
+    mask = torch.zeros(shape, dtype=torch.bool, device=rows.device)
+    mask[image.point, slot] = True
+    return Bag(values[text.point], mask[text.point])
 
 
 def _place(values: Tensor, mask: Tensor, part: Part, rows: Tensor) -> tuple[Tensor, Tensor]:

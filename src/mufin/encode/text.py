@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mufin.bag import Bag
 from mufin.config import Text
 from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
 from mufin.encode.ragged import Ragged
@@ -81,6 +82,15 @@ class TextEncoder(nn.Module):
         parts = order.split(TOGETHER if values.device.type == "cpu" else 8 * TOGETHER)
         rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
         return torch.cat(rows)[order.argsort()]
+
+    def with_tokens(self, ids: Tensor, lengths: Tensor, further: Bag) -> Tensor:
+        """(n, H) of token ids (n, T) behind further tokens (n, i, H): early fusion."""
+        words = self.network.get_input_embeddings()(ids)  # type: ignore[operator]  # of transformers
+        tokens = torch.cat([further.values.to(words), words], dim=1)
+        mask = torch.cat([further.mask, _mask(ids, lengths).bool()], dim=1)
+        hidden = self.network(inputs_embeds=tokens, attention_mask=mask.long()).last_hidden_state
+        total: Tensor = (hidden * mask[..., None]).sum(1)
+        return total / mask.sum(1).clamp(min=1)[:, None]
 
     def _trained(self, values: Tensor, lengths: Tensor) -> Tensor:
         if self.depth == "all":

@@ -17,6 +17,7 @@ from mufin.encode.ragged import Ints
 from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.batches import clustered, shuffled
+from mufin.train.caching import CachedBags
 from mufin.train.data import TrainingData, membership
 from mufin.train.loop import (
     Context,
@@ -81,7 +82,7 @@ class _Tuner:
         self.data = self.whole = data  # what the present epoch reads, and what it is made of
         self.config, self.settings, self.rng = config, settings, rng
         self.trained_from = first_trained(settings.epochs, settings.encoder_epochs)
-        self.negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude)
+        self.negatives = ShortlistNegatives(shortlist, data.relevance, data.exclude, settings.guard)
         self.votes = Votes(data, config.memory, rng) if config.memory.loss else None
         self.temperature = Temperature().to(self.device)
         groups: list[dict[str, Any]] = [{"params": list(self.ranker.parameters())}]
@@ -101,7 +102,9 @@ class _Tuner:
             self.data = replace(self.whole, labels=self.embedder.encoded(self.whole.labels))
         if self.settings.refresh and epoch and epoch % self.settings.refresh == 0:
             found = retrieve(self.embedder, self.data, self.config.retrieve, Progress(quiet=True))
-            self.negatives = ShortlistNegatives(found, self.data.relevance, self.data.exclude)
+            self.negatives = ShortlistNegatives(
+                found, self.data.relevance, self.data.exclude, self.settings.guard
+            )
         if self.votes is not None:
             self.votes.refresh(self.embedder, self.data)
 
@@ -117,15 +120,28 @@ class _Tuner:
         negatives = self.negatives.draw(points, self.settings.negatives, self.rng)  # (B, |T|)
         own = np.concatenate([positives, negatives], axis=1)  # (B, k), −1 where there are fewer
         labels = shared_labels(self.data.n_labels, own.ravel(), self.settings.sampled, self.rng)  # (U,)
+        embeds = ((self._points, points), (self._labels, labels))
+        cached: list[CachedBags] = []
         with autocast(self.device):
-            x = self.embedder(self.data.points.batch(self.data.groups.take(points)))
-            z = self.embedder(self.data.labels.batch(Groups.singles(labels)))
+            if self.settings.chunk:
+                cached = [CachedBags(embed, rows, self.settings.chunk) for embed, rows in embeds]
+                x, z = (bags.bag for bags in cached)
+            else:
+                x, z = self._points(points), self._labels(labels)
             w = self.classifiers.weight(torch.from_numpy(labels).to(self.device), z.vector())  # (U, D)
             loss = self._loss(points, labels, own, x, z, w)
             if self.votes is not None:
                 loss = loss + self.config.memory.loss * self.votes.loss(points, x.vector())
-        self.loop.step(loss)
+        self.loop.step(loss, cached)
         return loss
+
+    def _points(self, points: Ints) -> Bag:
+        bag: Bag = self.embedder(self.data.points.batch(self.data.groups.take(points)))
+        return bag
+
+    def _labels(self, labels: Ints) -> Bag:
+        bag: Bag = self.embedder(self.data.labels.batch(Groups.singles(labels)))
+        return bag
 
     def _positives(self, points: Ints) -> Ints:
         """S_i: at most |S_i| random positives, (B, |S|), −1 where there are fewer."""

@@ -53,7 +53,7 @@ def fit(
     watch = partial(precision_at_1, embedder, held) if len(held_out) else None
     pretrain(embedder, used, config.pretrain, context, watch)
     shortlist = retrieve(embedder, used, config.retrieve, progress)
-    networks = transfer(config, embedder, data.n_labels)
+    networks = transfer(config, embedder, used)
     watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
     finetune(networks, used, shortlist, config, context, watch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from mufin.config import Finetune, Pretrain
 from mufin.encode.embedder import Embedder
 from mufin.errors import UsageError
 from mufin.progress import Progress, Task
+from mufin.train.caching import CachedBags
 
 
 @dataclass
@@ -55,12 +56,14 @@ class Loop:
         curve = one_cycle(steps, settings.warmup)
         self.schedules = [torch.optim.lr_scheduler.LambdaLR(o, curve) for o in self.optimizers]
 
-    def step(self, loss: Tensor) -> None:
+    def step(self, loss: Tensor, cached: Sequence[CachedBags] = ()) -> None:
         if not loss.requires_grad:  # settings that leave nothing to train
             return
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        for bags in cached:
+            bags.send()
         nn.utils.clip_grad_norm_(self.dense, 1.0)
         for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
             optimizer.step()

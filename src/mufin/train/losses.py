@@ -8,19 +8,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+DYNAMIC = 0.1, 0.3  # the smallest and the largest dynamic margin (PRIME)
 
-def margin_loss(similarity: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Tensor:
+
+def margin_loss(
+    similarity: Tensor, positive: Tensor, negative: Tensor, margin: float, earlier: Tensor | None = None
+) -> Tensor:
     """Σ_l Σ_{i ∈ P_l} Σ_{j ∈ N_l} [⟨ẑ_l, x̂_j⟩ − ⟨ẑ_l, x̂_i⟩ + γ]₊, as a mean over the triples.
 
-    similarity (B, X) of labels and datapoints; positive (B, X) marks P_l, negative (B, X) marks N_l.
+    similarity (B, X) of labels and datapoints; positive (B, X) marks P_l, negative (B, X) marks N_l. With
+    similarities of an earlier time γ is dynamic: clamp(s⁺ − s⁻, 0.1, 0.3) by them, for each triple.
 
     >>> s = torch.tensor([[0.5, 0.4]])
     >>> margin_loss(s, torch.tensor([[True, False]]), torch.tensor([[False, True]]), margin=0.2)
     tensor(0.1000)
     """
     label, i = positive.nonzero(as_tuple=True)
+    γ: float | Tensor = margin
+    if earlier is not None:
+        γ = (earlier[label, i][:, None] - earlier[label]).clamp(*DYNAMIC)
     # (P, X): the margin of each positive pair against every datapoint; masked to N_l of its label
-    hinge = (similarity[label] - similarity[label, i][:, None] + margin).clamp(min=0)
+    hinge = (similarity[label] - similarity[label, i][:, None] + γ).clamp(min=0)
     triples = negative[label]
     return (hinge * triples).sum() / triples.sum().clamp(min=1)
 

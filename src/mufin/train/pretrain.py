@@ -116,8 +116,15 @@ class _Siamese:
         positive, unrelated = positive.to(z.device), unrelated.to(z.device)
         # "Random" negatives (an ablation) are the hardest by random numbers.
         by = similarity if self.settings.hard_negatives else torch.rand_like(similarity)
+        if self.settings.guard is not None:
+            unrelated &= similarity < self.settings.guard
         negative = hardest(by, unrelated, self.settings.negatives)
-        return margin_loss(similarity, positive, negative, self.settings.margin)
+        if self.settings.margin != "dynamic":
+            return margin_loss(similarity, positive, negative, self.settings.margin)
+        earlier = similarity.detach()
+        if self.judged is not None:
+            earlier = self.judged[0][torch.from_numpy(labels)] @ self.judged[1][torch.from_numpy(points)].T
+        return margin_loss(similarity, positive, negative, 0.0, earlier)
 
     def _softmax(self, labels: Ints, points: Ints) -> Tensor:
         """Datapoint → label over the batch's labels and some sampled ones."""
@@ -125,4 +132,7 @@ class _Siamese:
         z, x = self._vectors(labels, points)
         positive = membership(self.data.relevance, points, labels).to(z.device)
         ignored = membership(self.data.exclude, points, labels).to(z.device)
-        return decoupled_softmax(self.temperature(x.float() @ z.float().T), positive, ignored)
+        similarity = x.float() @ z.float().T
+        if self.settings.guard is not None:
+            ignored |= ~positive & (similarity >= self.settings.guard)
+        return decoupled_softmax(self.temperature(similarity), positive, ignored)

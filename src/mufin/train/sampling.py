@@ -47,13 +47,17 @@ def is_hard(z: Tensor, x: Tensor, relation: csr_matrix, labels: Ints, at_most: f
 class ShortlistNegatives:
     """T_i: at most n random labels of R_i that are neither relevant to i nor excluded."""
 
-    def __init__(self, shortlist: Shortlist, relevance: csr_matrix, exclude: csr_matrix) -> None:
+    def __init__(
+        self, shortlist: Shortlist, relevance: csr_matrix, exclude: csr_matrix, guard: float | None = None
+    ) -> None:
         self.labels: Ints = shortlist.labels.cpu().numpy()  # (N, k), −1 where R_i is short
         n, k = self.labels.shape
         keys = np.repeat(np.arange(n), k) * np.int64(relevance.shape[1]) + self.labels.ravel()
         self.eligible: Bools = (self.labels >= 0) & ~np.isin(
             keys, np.concatenate([_keys(relevance), _keys(exclude)])
         ).reshape(n, k)
+        if guard is not None:  # so near that it is most likely an unlabelled positive
+            self.eligible &= shortlist.similarity.cpu().numpy() < guard
 
     def draw(self, points: Ints, n: int, rng: np.random.Generator) -> Ints:
         """(B, n) labels; −1 where there are fewer."""

@@ -1,0 +1,70 @@
+"""Texts as words and character n-grams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from mufin import Item
+from mufin.data.items import Items
+from mufin.encode.words import HALF, WIDTH, Words, count, united
+
+TEXTS = ["Oak desk", "oak desk, large", "walnut desk", "red wool scarf", "scarves of wool", "", "机の上"]
+
+
+def items(*texts: str) -> Items:
+    return Items.of([Item(id=str(i), texts=[text] if text else []) for i, text in enumerate(texts)])
+
+
+def test_rows_have_length_one_or_nothing() -> None:
+    words = Words()
+    words.learn(items(*TEXTS))
+    rows = words.vectors(items(*TEXTS))
+    assert rows.shape == (len(TEXTS), WIDTH)
+    lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
+    assert lengths == pytest.approx([1, 1, 1, 1, 1, 0, 1])
+
+
+def test_similarities_are_those_of_plain_tfidf() -> None:
+    found = Words()
+    found.learn(items(*TEXTS))
+    rows = found.vectors(items(*TEXTS))
+    whole = np.asarray((rows @ rows.T).todense())
+
+    settings = {"sublinear_tf": True, "smooth_idf": False, "norm": "l2"}
+    by_word = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", **settings)
+    by_piece = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), **settings)
+    wanted = np.zeros_like(whole)
+    for vectorizer in (by_word, by_piece):
+        counts = vectorizer.fit_transform([text.replace(",", "") for text in TEXTS])
+        seen = np.asarray((counts > 0).sum(0)).ravel()
+        idf = np.log((1 + len(TEXTS)) / (1 + seen))
+        plain = counts.toarray() / vectorizer.idf_ * idf
+        plain /= np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), 1e-12)
+        wanted += plain @ plain.T / 2
+    real = [0, 1, 2, 3, 4]
+    assert whole[np.ix_(real, real)] == pytest.approx(wanted[np.ix_(real, real)], abs=1e-3)
+
+
+def test_counts_add_up_over_the_texts_of_an_item() -> None:
+    both = count(Items.of([Item(id="a", texts=["oak desk", "oak"])])).toarray()[0]
+    one, other = (count(items(text)).toarray()[0] for text in ("oak desk", "oak"))
+    assert (both == one + other).all()
+    assert both[:HALF].sum() == 4  # oak, desk, oak; and the pair
+    assert count(items()).shape == (0, WIDTH)
+
+
+def test_long_and_odd_texts_are_no_problem() -> None:
+    rows = count(items("x" * 100_000, "\x00?", "🙂 🙂", "ÄÖÜ"))
+    assert rows.shape == (4, WIDTH)
+    assert rows[0].nnz < 500
+
+
+def test_a_group_has_the_words_of_all_its_members() -> None:
+    words = Words()
+    rows = words.vectors(items("oak desk", "red scarf", "lamp"))
+    groups = united(rows, np.array([0, 2, 3]), np.array([0, 1, 2]))
+    assert groups.shape[0] == 2
+    total = np.asarray((rows[0] + rows[1]).todense()).ravel()
+    assert groups[0].toarray()[0] == pytest.approx(total / np.linalg.norm(total), abs=1e-6)
