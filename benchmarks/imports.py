@@ -4,12 +4,13 @@
 
 Makes lines of about 1 KB (2014: Python literals), imports them in a process of its own that may use one core,
 and prints lines a second, from the first byte read to the catalogue in its folder, and the peak of resident
-memory. With --memory, imports that many lines of 2018 instead, from a .gz.
+memory; in `-bad`, one line of a thousand is cut. With --memory, imports that many lines of 2018 instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import gzip
 import json
 import os
@@ -93,11 +94,16 @@ def product(year: str, number: int, total: int, rng: random.Random) -> dict[str,
             }  # fmt: skip
 
 
-def make(path: Path, year: str, total: int, distinct: int) -> float:
-    """Write a file; beyond `distinct` lines the made ones come again under new asins. Bytes a line."""
+def make(path: Path, year: str, total: int, distinct: int, bad: int = 0) -> float:
+    """Write a file; beyond `distinct` lines the made ones come again under new asins. Bytes a line.
+
+    With `bad`, every so many lines one is cut in the middle.
+    """
     rng = random.Random(0)
     spell = repr if year == "2014" else json.dumps
     pool = [spell(product(year, number, total, rng)) for number in range(min(total, distinct))]
+    if bad:
+        pool[::bad] = [text[: len(text) // 2] for text in pool[::bad]]
     size = 0
     with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w") as file:
         for start in range(0, total, distinct):
@@ -107,6 +113,25 @@ def make(path: Path, year: str, total: int, distinct: int) -> float:
             size += len(block)
             file.write(block)
     return size / total
+
+
+def literal_lines(count: int) -> None:
+    """The translation of Python literals alone, beside Python's own."""
+    from mufin.data.formats import literal
+
+    rng = random.Random(0)
+    lines = [repr(product("2014", number, count, rng)).encode() for number in range(count)]
+    block = b"\n".join(lines)
+    start = time.process_time()
+    literal.to_json(block)
+    ours = time.process_time() - start
+    start = time.process_time()
+    for line in lines:
+        ast.literal_eval(line.decode())
+    theirs = time.process_time() - start
+    print(
+        f"\nPython literals to JSON: ours {count / ours:,.0f}, ast.literal_eval {count / theirs:,.0f} lines/s"
+    )
 
 
 def measured(path: Path, curate: bool) -> dict[str, float]:
@@ -143,6 +168,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where the made files go; a temporary folder if not given"
     )
+    parser.add_argument("--only", default="", help="only files whose name has this in it, as in 2018.json.gz")
     parser.add_argument("--import", dest="source", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--curate", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -152,12 +178,16 @@ def main() -> None:
     print("| file | lines | bytes/line | curated | lines/s | lines/s of processor time | peak MB |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        cases = [(year, suffix, args.lines) for year in ("2014", "2018", "2023") for suffix in ("", ".gz")]
+        cases = [(year, suffix, 0) for year in ("2014", "2018", "2023") for suffix in ("", ".gz")]
+        cases += [("2018", "-bad.gz", 1000)]
         if args.memory:
-            cases = [("2018", ".gz", args.memory)]
-        for year, suffix, total in cases:
+            cases = [("2018", ".gz", 0)]
+        for year, suffix, bad in cases:
+            total = args.memory or args.lines
             path = Path(temporary) / f"meta-{year}.json{suffix}"
-            width = make(path, year, total, 100_000)
+            if args.only not in path.name:
+                continue
+            width = make(path, year, total, 100_000, bad)
             for curate in (False, True) if suffix == "" else (True,):
                 got = measured(path, curate)
                 speed, pure = total / got["seconds"], total / got["cpu"]
@@ -167,6 +197,8 @@ def main() -> None:
                     flush=True,
                 )
             path.unlink()
+    if not args.memory and args.only in "2014":
+        literal_lines(min(args.lines, 20_000))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ class _Host:
     running: int = 0
     not_before: float = 0.0
     pause: float = 0.0  # seconds between two starts, from robots.txt
+    in_turn: bool = False
 
 
 class Hosts:
@@ -36,6 +37,7 @@ class Hosts:
         with self.changed:
             self.open += 1
             self._host(url).waiting.append((url, 0))
+            self._queue(url)
 
     def next(self) -> tuple[str, int] | None:
         """An address and how often it was tried; waits for one, None when all are done."""
@@ -65,6 +67,7 @@ class Hosts:
             host.later.append((until, url, tries))
             if whole_host:
                 host.not_before = max(host.not_before, until)
+            self._queue(url)
             self.changed.notify_all()
 
     def pace(self, url: str, pause: float) -> None:
@@ -80,9 +83,12 @@ class Hosts:
 
     def _ready(self, now: float) -> tuple[str, int] | None:
         for _ in range(len(self.turns)):
-            name = self.turns[0]
-            self.turns.rotate(-1)
+            name = self.turns.popleft()
             host = self.hosts[name]
+            host.in_turn = bool(host.waiting or host.later)
+            if not host.in_turn:
+                continue  # thousands of hosts may be through; they are not asked again and again
+            self.turns.append(name)
             due = [entry for entry in host.later if entry[0] <= now]
             if due:
                 host.later = [entry for entry in host.later if entry[0] > now]
@@ -96,16 +102,24 @@ class Hosts:
 
     def _patience(self, now: float) -> float | None:
         """Seconds until something may be ready by itself."""
-        times = [entry[0] for host in self.hosts.values() for entry in host.later]
-        times += [host.not_before for host in self.hosts.values() if host.waiting and host.not_before > now]
+        hosts = [self.hosts[name] for name in self.turns]
+        times = [entry[0] for host in hosts for entry in host.later]
+        times += [host.not_before for host in hosts if host.waiting and host.not_before > now]
         return max(0.01, min(times) - now) if times else None
 
     def _host(self, url: str) -> _Host:
-        try:
-            name = parse(url).host
-        except Failure:
-            name = ""  # it fails when it is its turn
-        if name not in self.hosts:
-            self.hosts[name] = _Host()
-            self.turns.append(name)
-        return self.hosts[name]
+        return self.hosts.setdefault(_name(url), _Host())
+
+    def _queue(self, url: str) -> None:
+        """Give the host of an address a turn, if it has none."""
+        host = self._host(url)
+        if not host.in_turn:
+            host.in_turn = True
+            self.turns.append(_name(url))
+
+
+def _name(url: str) -> str:
+    try:
+        return parse(url).host
+    except Failure:
+        return ""  # it fails when it is its turn

@@ -145,6 +145,15 @@ def test_amazon_2018_curated() -> None:
     assert not set(train.members) & set(test.members)
 
 
+def test_a_bad_first_line_is_one_bad_line(tmp_path: Path) -> None:
+    good = (AMAZON / "meta-2023.jsonl").read_text()
+    (tmp_path / "x.jsonl").write_text('{"cut\n[1]\n' + good)
+    catalogue = Catalogue.from_amazon(tmp_path / "x.jsonl")
+    assert len(catalogue.items) == 40
+    assert catalogue.imported is not None
+    assert catalogue.imported.counts["bad lines"] == 2
+
+
 def test_amazon_2023_prefers_large_pictures() -> None:
     catalogue = Catalogue.from_amazon(AMAZON / "meta-2023.jsonl")
     host = "https://pictures.example.com/I/B000000005"
@@ -175,9 +184,9 @@ def test_several_files_make_one_catalogue(tmp_path: Path) -> None:
 def test_amazon_that_cannot_be_used(tmp_path: Path) -> None:
     for text, expected in (
         ("", "empty"),
-        ("hello", "neither JSON nor a Python literal"),
+        ("hello", "neither JSON objects nor Python literals"),
         ('{"name": "x"}', "no asin"),
-        ("[1]", "no asin"),
+        ("[1]", "neither JSON objects"),
         ('{"asin": "B1", "title": "alone"}', "no product is left"),
     ):
         (tmp_path / "x.json").write_text(text)
@@ -441,6 +450,9 @@ class Rows:
     def with_format(self, name: str) -> Rows:
         assert name == "arrow"
         return self
+
+    def __len__(self) -> int:
+        return len(self.table)
 
     def __getitem__(self, rows: slice) -> pa.Table:
         return self.table.slice(*rows.indices(len(self.table))[:2])

@@ -73,7 +73,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read(path)
     (tmp_path / "empty").write_bytes(b"\n\n")
     with pytest.raises(CatalogueError, match="empty"):
-        lines.first_line(tmp_path / "empty")
+        lines.first_lines(tmp_path / "empty")
     monkeypatch.setattr(lines, "LONGEST", 100)
     monkeypatch.setattr(lines, "BLOCK", 64)
     (tmp_path / "long").write_bytes(b"x" * 1000)

@@ -50,6 +50,7 @@ FIELDS: dict[Dialect, dict[str, pa.DataType]] = {
     },
     "mm": {"ASIN": STRING, "title": STRING, "images": STRINGS, "also_buy": STRINGS},
 }
+FORMS: tuple[lines.Form, ...] = ("json", "literal")
 SCRIPT = "getTime"  # 2018 has rows whose title is a piece of the page's script
 NO_PICTURE = "/no-img-"  # 2014 names a drawing of its own where there is no picture
 
@@ -63,26 +64,27 @@ def products(path: Path, faults: lines.Faults, progress: Progress) -> Iterator[p
 
 
 def dialect_of(path: Path) -> tuple[Dialect, lines.Form]:
-    """Which of the files this is, from its first line, and how its lines are written."""
-    line = lines.first_line(path)
-    form: lines.Form = "json"
-    try:
-        row = json.loads(line)
-    except ValueError:
-        try:
-            row, form = json.loads(literal.evaluated(line)), "literal"
-        except ValueError:
-            raise CatalogueError("neither JSON nor a Python literal; is this the file?", path, 1) from None
-    names = set(row) if isinstance(row, dict) else set()
+    """Which of the files this is, from its first good line, and how its lines are written."""
+    for line in lines.first_lines(path):
+        for form in FORMS:
+            try:
+                row = json.loads(literal.evaluated(line) if form == "literal" else line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                return _dialect(set(row), form, path), form
+    raise CatalogueError("neither JSON objects nor Python literals; is this the file?", path, 1)
+
+
+def _dialect(names: set[str], form: lines.Form, path: Path) -> Dialect:
     if "parent_asin" in names:
-        return "2023", form
+        return "2023"
     if "ASIN" in names:
-        return "mm", form
+        return "mm"
     if "asin" in names:
-        old = form == "literal" or {"related", "imUrl", "categories"} & names
-        return ("2014" if old else "2018"), form
-    found = ", ".join(sorted(names)[:8]) or "no object"
-    raise CatalogueError(f"no asin, parent_asin or ASIN in the first line (found: {found})", path, 1)
+        return "2014" if form == "literal" or {"related", "imUrl", "categories"} & names else "2018"
+    found = ", ".join(sorted(names)[:8])
+    raise CatalogueError(f"no asin, parent_asin or ASIN in the first object (found: {found})", path)
 
 
 def _products(table: pa.Table, dialect: Dialect, faults: lines.Faults, file: str) -> pa.Table:

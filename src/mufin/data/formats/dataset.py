@@ -64,7 +64,7 @@ def _named(name: str | None, source: Any) -> Named:
     """A dataset object as a table, in the order and choice of rows it shows."""
     if isinstance(source, pa.Table):
         table = source
-    elif hasattr(source, "with_format") and hasattr(source, "__getitem__"):
+    elif hasattr(source, "with_format") and hasattr(source, "__len__"):  # a streamed one has no length
         table = source.with_format("arrow")[:]
     elif isinstance(source, Iterable):
         table = pa.Table.from_pylist([{key: _plain(value) for key, value in row.items()} for row in source])

@@ -1,6 +1,6 @@
 """Files of one JSON object or Python literal a line, plain or `.gz`, read in blocks, the wanted fields alone.
 
-A block goes through Arrow's parser at once. Where that gives up, the block is halved until the bad line
+A block goes through Arrow's parser at once. Where that gives up, the block is divided until the bad line
 stands alone; it is mended if that is harmless, else counted and named, and the reading goes on.
 """
 
@@ -23,6 +23,7 @@ from mufin.progress import Progress
 
 BLOCK = 8 << 20  # bytes read at a time
 LONGEST = 64 << 20  # bytes; a longer line is no line
+PARTS = 16  # a block that cannot be parsed falls into so many
 SHOWN = 10  # bad lines named for each thing that is wrong
 
 Form = Literal["json", "literal"]
@@ -74,12 +75,12 @@ def read(
             shown = position >> 20
 
 
-def first_line(path: Path) -> bytes:
-    """The first line that is not blank; an error when there is none."""
+def first_lines(path: Path) -> list[bytes]:
+    """The first lines that are not blank, up to a hundred; an error when there are none."""
     for _, block, _ in _blocks(path):
-        for line in block.splitlines():
-            if line.strip():
-                return line.strip()
+        found = [line.strip() for line in block.splitlines() if line.strip()]
+        if found:
+            return found[:100]
     raise CatalogueError("empty; expected one object a line", path)
 
 
@@ -129,10 +130,11 @@ class _Block:
             if len(lines) == 1:
                 yield from self._mended(originals[0], first)
                 return
-            half = len(lines) // 2
-            for part in (slice(half), slice(half, None)):
+            size = -(-len(lines) // PARTS)
+            for start in range(0, len(lines), size):
+                part = slice(start, start + size)
                 text, raw = b"\n".join(lines[part]), b"\n".join(originals[part])
-                yield from self._parsed(text, raw, first + (part.start or 0))
+                yield from self._parsed(text, raw, first + start)
 
     def _mended(self, line: bytes, number: int) -> Iterator[pa.Table]:
         try:
