@@ -18,7 +18,7 @@ SOURCE = Path(mufin.__file__).parent
 STAGES = [
     ["errors", "bag", "attention", "metrics", "progress", "config", "folder", "demo"],
     ["data"],
-    ["encode", "retrieve", "rank"],
+    ["encode", "retrieve", "rank", "fetch"],
     ["labels", "hits", "candidates"],
     ["model"],
     ["store", "bulk"],

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mufin.commands import ask, keep, make
+from mufin.commands import ask, bring, keep, make
 from mufin.errors import MufinError
 
 app = typer.Typer(
@@ -29,6 +29,8 @@ for command in (
     keep.info, keep.add_labels, keep.remove_labels,
 ):  # fmt: skip
     app.command()(command)
+app.add_typer(bring.importing, name="import")
+app.command()(bring.fetch_images)
 
 
 def _version(wanted: bool) -> None:

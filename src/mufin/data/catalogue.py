@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,11 @@ from mufin.data.sets import Questions, leave_one_out, read_questions, read_sets
 from mufin.data.split import Split, hidden_pairs, read_split
 from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.formats.curate import Curation
+    from mufin.data.formats.polyvore import Variant
+    from mufin.data.imported import Imported
 
 __all__ = ["Catalogue", "Questions", "Split", "read_items"]
 
@@ -39,6 +46,7 @@ class Catalogue:
         self.labels_are_items = self.labels is items  # or some of them: an item is then no label of itself
         self.parts = {part.name: part for part in parts}
         self._splits: dict[str, Split] = {}
+        self.imported: Imported | None = None  # what an importer has to say of it
 
     @classmethod
     def read(cls, folder: str | Path) -> Catalogue:
@@ -77,6 +85,48 @@ class Catalogue:
         from mufin import demo
 
         return cls.read(demo.folder())
+
+    @classmethod
+    def from_amazon(cls, *sources: str | Path, curate: Curation | None = None) -> Catalogue:
+        """Amazon product metadata of 2014, 2018 or 2023; `mufin import` does not hold it in memory."""
+        from mufin.data.formats.amazon_import import import_amazon
+
+        with TemporaryDirectory(prefix="mufin-import-") as temporary:
+            folder = Path(temporary) / "catalogue"
+            imported = import_amazon([Path(source) for source in sources], folder, curate)
+            catalogue = cls.read(folder)
+            catalogue.parts = {name: Part(name, p.kind, p.table()) for name, p in catalogue.parts.items()}
+        catalogue.imported = imported
+        return catalogue
+
+    @classmethod
+    def from_xc(cls, folder: str | Path) -> Catalogue:
+        """A data set of the Extreme Classification repository."""
+        from mufin.data.formats.xc import read_xc
+
+        return read_xc(Path(folder))
+
+    @classmethod
+    def from_polyvore(cls, folder: str | Path, variant: Variant = "disjoint") -> Catalogue:
+        """Polyvore Outfits: train with `from_sets("train_outfits")`, answer `fitb_test`."""
+        from mufin.data.formats.polyvore import read_polyvore
+
+        return read_polyvore(Path(folder), variant)
+
+    @classmethod
+    def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
+        """CSV, TSV, Parquet or JSON lines; the keywords are those of `formats.table.Columns`."""
+        from mufin.data.formats.table import Columns, read_tables
+
+        return read_tables([Path(source) for source in sources], Columns(**columns))
+
+    @classmethod
+    def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
+        """A Hugging Face dataset, several by split, or a folder of `save_to_disk`; as `from_table`."""
+        from mufin.data.formats.dataset import read_dataset
+        from mufin.data.formats.table import Columns
+
+        return read_dataset(source, Columns(**columns))
 
     def write(self, folder: str | Path, format: Format = "parquet") -> None:
         """Write everything into a new folder, which appears only when it is whole."""

@@ -73,7 +73,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """Everything, to be read by people."""
-        return [*self._contents(), *self._troubles(), self._verdict()]
+        return [*self._contents(), *troubles(self.problems), self._verdict()]
 
     def _contents(self) -> list[str]:
         same = " (the items themselves)" if self.own_labels else ""
@@ -93,22 +93,24 @@ class Report:
         lines += [f"  {name:<10} {count:,} questions" for name, count in self.questions.items()]
         return [*lines, f"  filter     {self.filter_pairs:,} pairs"] if self.filter_pairs else lines
 
-    def _troubles(self) -> list[str]:
-        lines = []
-        for problem in sorted(self.problems, key=lambda problem: problem.severity):
-            lines.append(f"{problem.severity:<7}  {problem}")
-            if problem.count > 1:
-                lines += [f"           {example}" for example in problem.examples]
-                more = problem.count - len(problem.examples)
-                lines += [f"           … and {more:,} more"] if more and problem.examples else []
-        return lines
-
     def _verdict(self) -> str:
         errors = sum(problem.severity == "error" for problem in self.problems)
         warnings = len(self.problems) - errors
         if errors:
             return f"Not usable: {_count(errors, 'error')}, {_count(warnings, 'warning')}."
         return f"Usable, {_count(warnings, 'warning')}." if warnings else "Usable, nothing odd."
+
+
+def troubles(problems: list[Problem]) -> list[str]:
+    """Problems to be read by people, errors first, each with its first places."""
+    lines = []
+    for problem in sorted(problems, key=lambda problem: problem.severity):
+        lines.append(f"{problem.severity:<7}  {problem}")
+        if problem.count > 1:
+            lines += [f"           {example}" for example in problem.examples]
+            more = problem.count - len(problem.examples)
+            lines += [f"           … and {more:,} more"] if more and problem.examples else []
+    return lines
 
 
 def _count(number: int, what: str) -> str:

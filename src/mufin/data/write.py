@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,17 +28,24 @@ def write_folder(folder: Path, format: Format, items: Items, labels: Items | Non
     """Write a catalogue into a folder that does not exist yet, or is empty."""
     if format not in ("parquet", "jsonl"):
         raise UsageError(f"format {format!r} is not one of parquet, jsonl")
+    with new_folder(folder) as temporary:
+        for name, some in (("items", items), ("labels", labels)):
+            if some is not None:
+                _write_items(some, temporary, name, format)
+        for part in parts:
+            _write_table(part.table(), temporary / f"{part.name}.{format}", format)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to write into, which takes the place of `folder` when nothing went wrong."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CatalogueError("already there and not empty; choose a new folder or remove this one", folder)
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        for name, some in (("items", items), ("labels", labels)):
-            if some is not None:
-                _write_items(some, temporary, name, format)
-        for part in parts:
-            _write_table(part.table(), temporary / f"{part.name}.{format}", format)
+        yield temporary
         if folder.exists():
             folder.rmdir()
         temporary.replace(folder)
@@ -73,16 +82,18 @@ def _with_files(items: Items, folder: Path) -> Iterator[dict[str, Any]]:
     """The rows, the pictures as paths in them and as files in images/ of the folder."""
     (folder / "images").mkdir(exist_ok=True)
     for number, row in enumerate(jsonl.rows(items.table)):
-        images = [_save(read_bytes(picture), folder) for picture in items.pictures.row(number)]
+        images = [save_picture(read_bytes(picture), folder) for picture in items.pictures.row(number)]
         yield row | {"images": images}
 
 
-def _save(picture: bytes, folder: Path) -> str:
+def save_picture(picture: bytes, folder: Path) -> str:
     """Write a picture under the name of its content; return its path relative to the folder."""
     name = f"images/{hashlib.sha256(picture).hexdigest()[:32]}{suffix_of(picture)}"
     path = folder / name
     if not path.exists():
-        path.write_bytes(picture)
+        temporary = path.with_name(f".{path.name}.{threading.get_ident()}")
+        temporary.write_bytes(picture)
+        temporary.replace(path)
     return name
 
 

@@ -32,6 +32,14 @@ def read(path: Path, kind: Kind) -> pa.Table:
     return canonical(table, kind, path)
 
 
+def read_columns(path: Path, names: list[str]) -> pa.Table:
+    """Some columns of any file, as they are."""
+    with _explained(path):
+        table = pq.ParquetFile(path).read(columns=names)
+        table.validate(full=True)
+    return table
+
+
 def keeps_pictures(path: Path) -> bool:
     """True when the pictures stay in the file: their uncompressed bytes are more than LAZY_BYTES."""
     with _explained(path):

@@ -1,6 +1,6 @@
 """The columns of each kind of file, and how a table read from anywhere is brought to them.
 
-items, labels   id, texts (and title), images, category, related, … anything else
+items, labels   id, texts (and title), images, category, related, image_urls, … anything else
 split           id, labels
 filter          id, label
 sets            items
@@ -32,6 +32,7 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "images": STRINGS,
         "category": STRING,
         "related": STRINGS,
+        "image_urls": STRINGS,
     },
     "split": {"id": STRING, "labels": STRINGS},
     "filter": {"id": STRING, "label": STRING},

@@ -1,0 +1,290 @@
+"""Other people's data into a catalogue: import, fetch-images."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands import printing
+from mufin.commands.options import Folder, Json, Quiet
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
+    from mufin.data.formats.table import Columns
+    from mufin.data.imported import Imported
+
+importing = typer.Typer(
+    help="Make a catalogue out of files in another form.\n\n\b\nExample:\n"
+    "  mufin import table products.csv -o shop --text title --image photo --labels tags",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Sources = Annotated[list[Path], typer.Argument(metavar="SRC", help="One file or several.")]
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder that was unpacked.")]
+NewFolder = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the catalogue; must be new.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="The same seed draws the same test points.")]
+Text = Annotated[str, typer.Option(metavar="COLUMN,…", help="Columns with texts, the title first.")]
+Image = Annotated[
+    str, typer.Option(metavar="COLUMN,…", help="Columns with pictures: paths, addresses, bytes.")
+]
+LabelColumns = Annotated[str, typer.Option("--labels", metavar="COLUMN,…", help="Columns with labels.")]
+Id = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="The column with ids; else rows are numbered.")
+]
+Category = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with a category.")]
+SplitColumn = Annotated[
+    str | None, typer.Option("--split", metavar="COLUMN", help="The column that says train, test, ….")
+]
+Separator = Annotated[
+    str, typer.Option(metavar="TEXT", help="What stands between labels, or pictures, in a cell.")
+]
+ItemLabels = Annotated[bool, typer.Option("--labels-are-items", help="The labels are ids of other rows.")]
+TestShare = Annotated[
+    float, typer.Option(metavar="SHARE", help="Points drawn for `test` where no split is given.")
+]
+
+
+@importing.command()
+def amazon(
+    sources: Sources,
+    output: NewFolder,
+    curate: Annotated[
+        str | None, typer.Option(metavar="NAME", help="mm-amazontitles: the rules of MM-AmazonTitles-300K.")
+    ] = None,
+    pictures: Annotated[int, typer.Option(metavar="N", help="Curated: pictures kept a product.")] = 15,
+    test: Annotated[float, typer.Option(metavar="SHARE", help="Curated: share of test points.")] = 0.3,
+    min_labels: Annotated[int, typer.Option(metavar="N", help="Curated: fewest labels of a point.")] = 1,
+    min_points: Annotated[
+        int, typer.Option(metavar="N", help="Curated: fewest training points of a label.")
+    ] = 1,
+    keep_reciprocal: Annotated[
+        bool,
+        typer.Option("--keep-reciprocal", help="Curated: count a → b in test even if b → a is in train."),
+    ] = False,
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Amazon product metadata of 2014, 2018 or 2023, plain or .gz.
+
+    Labels are the products bought too. Pictures stay addresses until `mufin fetch-images`.
+
+    \b
+    Example:
+      mufin import amazon meta_Office.json.gz -o office --curate mm-amazontitles
+    """
+    started = time.monotonic()
+    from mufin.data.formats.amazon_import import import_amazon
+    from mufin.data.formats.curate import Curation
+    from mufin.progress import Progress
+
+    if curate not in (None, "mm-amazontitles"):
+        raise UsageError(f"--curate {curate!r}: there is mm-amazontitles")
+    rules = Curation(pictures, test, min_labels, min_points, not keep_reciprocal, seed)
+    imported = import_amazon(sources, output, rules if curate else None, Progress(quiet or json))
+    _report(imported, output, started, json, fetch=True)
+
+
+@importing.command()
+def xc(source: Source, output: NewFolder, json: Json = False, quiet: Quiet = False) -> None:
+    """A data set of the Extreme Classification repository.
+
+    Reads trn/tst/lbl.json(.gz) or the released MUFIN's raw text, *_X_Y.txt, filter_labels_*.txt and img.bin.
+
+    \b
+    Example:
+      mufin import xc LF-AmazonTitles-131K -o titles
+    """
+    started = time.monotonic()
+    from mufin.data.formats.xc import read_xc
+    from mufin.progress import Progress
+
+    _write(read_xc(source, Progress(quiet or json)), output, started, json)
+
+
+@importing.command()
+def polyvore(
+    source: Source,
+    output: NewFolder,
+    variant: Annotated[str, typer.Option(metavar="disjoint|nondisjoint", help="Which splits.")] = "disjoint",
+    json: Json = False,
+) -> None:
+    """Polyvore Outfits: sets to train on, fill-in-the-blank questions.
+
+    \b
+    Example:
+      mufin import polyvore polyvore_outfits -o outfits --variant disjoint
+    """
+    started = time.monotonic()
+    from mufin.data.formats.polyvore import read_polyvore
+
+    match variant:
+        case "disjoint" | "nondisjoint":
+            _write(read_polyvore(source, variant), output, started, json)
+        case _:
+            raise UsageError(f"--variant {variant!r}: expected disjoint or nondisjoint")
+
+
+@importing.command()
+def table(
+    sources: Sources,
+    output: NewFolder,
+    text: Text = "",
+    image: Image = "",
+    labels: LabelColumns = "",
+    id: Id = None,
+    category: Category = None,
+    split: SplitColumn = None,
+    separator: Separator = "|",
+    labels_are_items: ItemLabels = False,
+    test: TestShare = 0.2,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """CSV, TSV, Parquet or JSON lines of your own.
+
+    Several files are splits under their names. A label is its own text, unless --labels-are-items.
+
+    \b
+    Example:
+      mufin import table products.csv -o shop --id sku --text title,description --image photo --labels tags
+    """
+    started = time.monotonic()
+    from mufin.data.formats.table import read_tables
+
+    columns = _columns(text, image, labels, id, category, split, separator, labels_are_items, test, seed)
+    _write(read_tables(sources, columns), output, started, json)
+
+
+@importing.command()
+def dataset(
+    source: Source,
+    output: NewFolder,
+    text: Text = "",
+    image: Image = "",
+    labels: LabelColumns = "",
+    id: Id = None,
+    category: Category = None,
+    split: SplitColumn = None,
+    separator: Separator = "|",
+    labels_are_items: ItemLabels = False,
+    test: TestShare = 0.2,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """A Hugging Face dataset that was saved with `save_to_disk`.
+
+    The library `datasets` is not needed.
+
+    \b
+    Example:
+      mufin import dataset saved/ -o shop --text caption --image image --labels tags
+    """
+    started = time.monotonic()
+    from mufin.data.formats.dataset import read_dataset
+
+    columns = _columns(text, image, labels, id, category, split, separator, labels_are_items, test, seed)
+    _write(read_dataset(source, columns), output, started, json)
+
+
+def fetch_images(
+    folder: Folder,
+    workers: Annotated[int, typer.Option(metavar="N", help="Downloads at a time.")] = 32,
+    per_host: Annotated[int, typer.Option(metavar="N", help="Downloads at a time from one host.")] = 8,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one download in all.")] = 30.0,
+    retries: Annotated[int, typer.Option(metavar="N", help="Further tries after a passing failure.")] = 3,
+    max_mb: Annotated[float, typer.Option(metavar="MB", help="A bigger picture is given up.")] = 20.0,
+    per_item: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the first pictures of an item.")
+    ] = None,
+    robots: Annotated[bool, typer.Option("--robots", help="Ask each host's robots.txt first.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also try again what failed for good.")
+    ] = False,
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Allow addresses inside your own network.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download the pictures that a catalogue names by address.
+
+    Files go to images/ under the name of their content. It may be stopped and started again: what is there is
+    not fetched twice. What failed is in _failed.jsonl of the folder.
+
+    \b
+    Example:
+      mufin fetch-images office/ --per-host 4 --robots
+    """
+    started = time.monotonic()
+    from mufin.fetch.catalogue import fetch_folder
+    from mufin.fetch.settings import Settings
+    from mufin.progress import Progress
+
+    settings = Settings(
+        workers=workers, per_host=per_host, timeout=timeout, retries=retries, max_bytes=int(max_mb * 1e6),
+        robots=robots, allow_private=allow_private,
+    )  # fmt: skip
+    done = fetch_folder(folder, settings, per_item, retry_failed, Progress(quiet or json))
+    seconds = time.monotonic() - started
+    if json:
+        printing.show_json({**done.to_json(), "seconds": round(seconds, 3)})
+        return
+    for line in done.lines():
+        typer.echo(line)
+    typer.echo(f"{done.fetched:,} pictures fetched in {printing.duration(seconds)}, {done.kept:,} were there")
+
+
+def _columns(
+    text: str,
+    image: str,
+    labels: str,
+    id: str | None,
+    category: str | None,
+    split: str | None,
+    separator: str,
+    labels_are_items: bool,
+    test: float,
+    seed: int,
+) -> Columns:
+    from mufin.data.formats.table import Columns
+
+    if not text and not image:
+        raise UsageError("which columns are texts or pictures? Give --text title or --image photo")
+    names = (_names(text), _names(image), _names(labels))
+    return Columns(*names, id, category, split, separator, labels_are_items, test, seed)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _write(catalogue: Catalogue, output: Path, started: float, json: bool) -> None:
+    catalogue.write(output)
+    if catalogue.imported is not None:
+        fetch = "image_urls" in catalogue.items.table.column_names
+        _report(catalogue.imported, output, started, json, fetch, catalogue.sets)
+
+
+def _report(
+    imported: Imported, output: Path, started: float, json: bool, fetch: bool, sets: list[str] | None = None
+) -> None:
+    """Say what came out."""
+    seconds = time.monotonic() - started
+    if json:
+        printing.show_json({"folder": output, **imported.to_json(), "seconds": round(seconds, 3)})
+        return
+    for line in imported.lines():
+        typer.echo(line)
+    typer.echo(f"Imported in {printing.duration(seconds)}; the catalogue is in {output}")
+    training = f"mufin train {output} -o runs/{output.name}" + (f" --sets {sets[0]}" if sets else "")
+    printing.show_next(
+        [*([f"mufin fetch-images {output}"] if fetch else []), f"mufin check {output}", training]
+    )

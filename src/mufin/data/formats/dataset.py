@@ -1,0 +1,110 @@
+"""Hugging Face datasets: an object of that library, anything that gives rows, or a folder of `save_to_disk`.
+
+The library itself is not needed: a saved folder is Arrow files with a `state.json`, or several such folders
+with a `dataset_dict.json`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from mufin.data.catalogue import Catalogue
+from mufin.data.formats.table import Columns, Named, from_tables
+from mufin.errors import CatalogueError, UsageError
+
+
+def read_dataset(source: object, columns: Columns) -> Catalogue:
+    """The catalogue in a dataset, a mapping of splits to datasets, or a folder of either."""
+    if isinstance(source, str | Path):
+        tables = _folder(Path(source))
+    elif isinstance(source, Mapping):
+        tables = [_named(str(name), one) for name, one in source.items()]
+    else:
+        tables = [_named(None, source)]
+    catalogue = from_tables(tables, columns)
+    if catalogue.imported is not None:
+        catalogue.imported.format = "dataset"
+    return catalogue
+
+
+def _folder(folder: Path) -> list[Named]:
+    if (folder / "dataset_dict.json").is_file():
+        splits = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+        return [_saved(str(name), folder / str(name)) for name in splits]
+    return [_saved(None, folder)]
+
+
+def _saved(name: str | None, folder: Path) -> Named:
+    try:
+        files = [one["filename"] for one in json.loads((folder / "state.json").read_bytes())["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        message = "no dataset here; expected the folder of save_to_disk, with state.json or dataset_dict.json"
+        raise CatalogueError(message, folder) from None
+    tables = []
+    for file in files:
+        path = folder / Path(str(file)).name
+        try:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+                tables.append(reader.read_all())
+        except (pa.ArrowException, OSError) as error:
+            raise CatalogueError(f"not readable as Arrow ({error})", path) from None
+    if not tables:
+        raise CatalogueError("no rows in it", folder)
+    table = pa.concat_tables(tables)
+    return Named(name, table, folder, _classes(_features(table)))
+
+
+def _named(name: str | None, source: Any) -> Named:
+    """A dataset object as a table, in the order and choice of rows it shows."""
+    if isinstance(source, pa.Table):
+        table = source
+    elif hasattr(source, "with_format") and hasattr(source, "__len__"):  # a streamed one has no length
+        table = source.with_format("arrow")[:]
+    elif isinstance(source, Iterable):
+        table = pa.Table.from_pylist([{key: _plain(value) for key, value in row.items()} for row in source])
+    else:
+        raise UsageError(f"{type(source).__name__} gives no rows; expected a dataset or rows as dictionaries")
+    features = getattr(source, "features", None)
+    return Named(name, table, None, _classes(features if isinstance(features, Mapping) else _features(table)))
+
+
+def _plain(value: Any) -> Any:
+    """A value that Arrow takes: pictures as bytes."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if not hasattr(value, "save") or not hasattr(value, "mode"):
+        return value
+    buffer = io.BytesIO()
+    value.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _features(table: pa.Table) -> Mapping[str, Any]:
+    """The features that the library writes into the schema of its files."""
+    raw = (table.schema.metadata or {}).get(b"huggingface", b"{}")
+    features = json.loads(raw).get("info", {}).get("features", {})
+    return features if isinstance(features, Mapping) else {}
+
+
+def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """column → names, for columns of class numbers or lists of them."""
+    found = {}
+    for column, feature in features.items():
+        for inner in (feature, _inner(feature)):
+            names = inner.get("names") if isinstance(inner, Mapping) else getattr(inner, "names", None)
+            if isinstance(names, list):
+                found[column] = [str(name) for name in names]
+    return found
+
+
+def _inner(feature: Any) -> Any:
+    """What a list feature is a list of."""
+    if isinstance(feature, list) and feature:
+        return feature[0]
+    return feature.get("feature") if isinstance(feature, Mapping) else getattr(feature, "feature", None)

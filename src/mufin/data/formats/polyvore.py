@@ -1,0 +1,172 @@
+"""Polyvore Outfits (Vasileva et al. 2018): outfits as sets, fill-in-the-blank questions, a picture an item.
+
+    polyvore_item_metadata.json                 item id → title, url_name, description, semantic_category, …
+    images/<item id>.jpg
+    {disjoint,nondisjoint}/{train,valid,test}.json      [{set_id, items: [{item_id, index}, …]}, …]
+    {disjoint,nondisjoint}/fill_in_blank_{train,valid,test}.json
+                                        [{question: ["set_index", …], answers: [4 of them], blank_position}]
+
+The right answer is the one out of the question's own set.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mufin.data.catalogue import Catalogue
+from mufin.data.formats.files import Part
+from mufin.data.formats.schema import STRING, STRINGS
+from mufin.data.imported import Imported, note, statistics
+from mufin.data.items import Items
+from mufin.data.report import Problem
+from mufin.errors import CatalogueError
+
+Variant = Literal["disjoint", "nondisjoint"]
+SPLITS = ("train", "valid", "test")
+Json = Any
+
+
+def read_polyvore(folder: Path, variant: Variant = "disjoint") -> Catalogue:
+    """The outfits of one variant: sets `train_outfits`, … and questions `fitb_test`, …"""
+    inside = folder / variant
+    if not inside.is_dir():
+        raise CatalogueError(f"no folder {variant} in it; expected the unpacked polyvore_outfits", folder)
+    metadata = _read(folder / "polyvore_item_metadata.json", dict)
+    outfits = {
+        name: _outfits(inside / f"{name}.json") for name in SPLITS if (inside / f"{name}.json").is_file()
+    }
+    if "train" not in outfits:
+        raise CatalogueError("no such file; expected the training outfits", inside / "train.json")
+    problems: list[Problem] = []
+    parts = [_sets(f"{name}_outfits", one) for name, one in outfits.items()]
+    for name in SPLITS:
+        path = inside / f"fill_in_blank_{name}.json"
+        if path.is_file() and name in outfits:
+            parts.append(_questions(path, f"fitb_{name}", outfits[name], problems))
+    used = list(
+        dict.fromkeys(item for one in outfits.values() for row in one.values() for item in row.values())
+    )
+    catalogue = Catalogue(_items(used, metadata, folder, problems), None, parts)
+    counts = audit(outfits, variant, problems)
+    catalogue.imported = Imported("polyvore", statistics(catalogue), counts, problems)
+    catalogue.imported.statistics.test = sum(len(p.table()) for p in parts if p.name == "fitb_test")
+    return catalogue
+
+
+def audit(
+    outfits: dict[str, dict[str, dict[str, str]]], variant: str, problems: list[Problem]
+) -> dict[str, int]:
+    """How many items two splits share; in `disjoint` that is a leak and a warning."""
+    items = {name: {item for row in one.values() for item in row.values()} for name, one in outfits.items()}
+    counts = {}
+    for first, second in combinations(items, 2):
+        shared = items[first] & items[second]
+        counts[f"items in {first} and {second}"] = len(shared)
+        if variant == "disjoint":
+            message = f"item of {first} that is also in {second}, though the splits are called disjoint"
+            note(problems, message, f"{second}.json", sorted(shared), len(shared))
+    return counts
+
+
+def _read(path: Path, kind: type) -> Json:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CatalogueError("no such file; expected the unpacked polyvore_outfits", path) from None
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise CatalogueError(f"not JSON ({error}); unpack it again", path, line) from None
+    if not isinstance(value, kind):
+        raise CatalogueError(f"found {type(value).__name__}, expected {kind.__name__}", path)
+    return value
+
+
+def _outfits(path: Path) -> dict[str, dict[str, str]]:
+    """set id → index within the set → item id."""
+    found: dict[str, dict[str, str]] = {}
+    for number, outfit in enumerate(_read(path, list), start=1):
+        try:
+            items = {str(item["index"]): str(item["item_id"]) for item in outfit["items"]}
+            found[str(outfit["set_id"])] = items
+        except (TypeError, KeyError) as error:
+            raise CatalogueError(f"outfit {number} lacks {error}", path) from None
+    if not found:
+        raise CatalogueError("no outfit in it", path)
+    return found
+
+
+def _sets(name: str, outfits: dict[str, dict[str, str]]) -> Part:
+    rows = pa.array([list(row.values()) for row in outfits.values()], STRINGS)
+    return Part(name, "sets", pa.table({"items": rows, "set_id": pa.array(list(outfits), STRING)}))
+
+
+def _questions(path: Path, name: str, outfits: dict[str, dict[str, str]], problems: list[Problem]) -> Part:
+    """Questions with all their items known and exactly one right answer; the others are told of."""
+    good: list[dict[str, Any]] = []
+    bad: list[str] = []
+    for number, question in enumerate(_read(path, list), start=1):
+        try:
+            good.append(_question(question, outfits))
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+            bad.append(f"question {number}: {error}")
+    note(problems, "question that cannot be used; it is left out", path.name, bad, len(bad))
+    columns = {"query": STRINGS, "choices": STRINGS, "answer": pa.int64()}
+    table = {name: pa.array([row[name] for row in good], kind) for name, kind in columns.items()}
+    return Part(name, "questions", pa.table(table))
+
+
+def _question(question: Json, outfits: dict[str, dict[str, str]]) -> dict[str, Any]:
+    own = str(question["question"][0]).rpartition("_")[0]
+    answers = [str(answer) for answer in question["answers"]]
+    right = [place for place, answer in enumerate(answers) if answer.rpartition("_")[0] == own]
+    if len(right) > 1:  # a wrong answer out of the same outfit: the blank decides
+        right = [place for place in right if answers[place] == f"{own}_{question.get('blank_position')}"]
+    if len(right) != 1:
+        raise ValueError(f"{len(right)} answers are from outfit {own}")
+    return {
+        "query": [_item(str(part), outfits) for part in question["question"]],
+        "choices": [_item(answer, outfits) for answer in answers],
+        "answer": right[0],
+    }
+
+
+def _item(reference: str, outfits: dict[str, dict[str, str]]) -> str:
+    set_id, _, index = reference.rpartition("_")
+    item = outfits.get(set_id, {}).get(index)
+    if item is None:
+        raise ValueError(f"no item {reference!r}")
+    return item
+
+
+def _items(used: list[str], metadata: Json, folder: Path, problems: list[Problem]) -> Items:
+    """The items of the outfits: title (else the name in the address), description, type, picture."""
+    unknown = [item for item in used if not isinstance(metadata.get(item), dict)]
+    note(problems, "item without metadata", "polyvore_item_metadata.json", unknown, len(unknown))
+    rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
+    images = [
+        [f"images/{item}.jpg"] if (folder / "images" / f"{item}.jpg").is_file() else [] for item in used
+    ]
+    lacking = [item for item, row in zip(used, images, strict=True) if not row]
+    note(problems, "item without a picture in images/", "images", lacking, len(lacking))
+    texts = [[text for text in (_title(row), _text(row, "description")) if text] for row in rows]
+    table = {
+        "id": pa.array(used, STRING),
+        "texts": pa.array(texts, STRINGS),
+        "images": pa.array(images, STRINGS),
+        "category": pa.array([_text(row, "semantic_category") or None for row in rows], STRING),
+    }
+    return Items.from_table(pa.table(table), folder)
+
+
+def _title(row: dict[str, Json]) -> str:
+    return _text(row, "title") or _text(row, "url_name")
+
+
+def _text(row: dict[str, Json], name: str) -> str:
+    value = row.get(name)
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""Downloading the pictures of a catalogue, politely and without trusting anybody."""

@@ -1,0 +1,186 @@
+"""The pictures of a catalogue folder: which are missing, what came of each, and the tables afterwards.
+
+`_fetched.jsonl` in the folder has a line for each address that is through, written as it happens: a run that
+is killed goes on where it was. Afterwards the files are named in `images` of the tables, in the order of
+`image_urls`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from mufin.data.catalogue import read_items
+from mufin.data.formats import files, jsonl, parquet
+from mufin.data.formats.schema import STRINGS
+from mufin.data.items import Items
+from mufin.data.pictures import NoPictures
+from mufin.data.write import save_picture
+from mufin.errors import CatalogueError
+from mufin.fetch.fetch import fetch_all
+from mufin.fetch.settings import Failure, Settings
+from mufin.progress import Progress
+
+JOURNAL, FAILED = "_fetched.jsonl", "_failed.jsonl"
+ROWS = 8192  # rows of a table written at a time
+SHOWN = 5  # addresses named for each reason
+
+
+@dataclass
+class Fetched:
+    """What came of it."""
+
+    wanted: int = 0  # different addresses
+    kept: int = 0  # were there already
+    fetched: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # address → reason
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, and how often each reason."""
+        reasons = dict(Counter(self.failed.values()).most_common())
+        return {
+            "wanted": self.wanted,
+            "fetched": self.fetched,
+            "kept": self.kept,
+            "failed": len(self.failed),
+            "reasons": reasons,
+        }
+
+    def lines(self) -> list[str]:
+        """What failed, to be read by people."""
+        lines = []
+        for reason, count in Counter(self.failed.values()).most_common():
+            lines.append(f"failed   {reason} ({count:,})")
+            named = [url for url, why in self.failed.items() if why == reason][:SHOWN]
+            lines += [f"           {url}" for url in named]
+        return lines
+
+
+def fetch_folder(
+    folder: Path,
+    settings: Settings,
+    per_item: int | None = None,
+    retry_failed: bool = False,
+    progress: Progress | None = None,
+) -> Fetched:
+    """Download what the tables of a catalogue name in `image_urls`, and name the files in `images`."""
+    progress = progress or Progress(quiet=True)
+    found = files.find(folder)
+    if "items" not in found:
+        raise CatalogueError("no items.jsonl or items.parquet in it", folder)
+    tables = {name: read_items(found[name]) for name in ("items", "labels") if name in found}
+    tables = {name: items for name, items in tables.items() if "image_urls" in items.table.column_names}
+    if not tables:
+        raise CatalogueError("no column image_urls: there is nothing to fetch", found["items"])
+    wanted = dict.fromkeys(url for items in tables.values() for url in _urls(items, per_item))
+    journal = Journal(folder)
+    done = Fetched(wanted=len(wanted))
+    missing = [url for url in wanted if not journal.settled(url, retry_failed)]
+    done.kept = sum(url in journal.files for url in wanted)
+    with progress.task("Fetching pictures", len(missing)) as task, journal:
+
+        def outcome(url: str, result: str | Failure) -> None:
+            journal.add(url, result)
+            if isinstance(result, str):
+                done.fetched += 1
+            task.advance(failed=len(journal.failed))
+
+        fetch_all(missing, folder, settings, outcome)
+    for name, items in tables.items():
+        _write(items, found[name], folder, journal.files, per_item)
+    done.failed = {url: journal.failed[url] for url in wanted if url in journal.failed}
+    jsonl.write(({"url": url, "reason": reason} for url, reason in done.failed.items()), folder / FAILED)
+    return done
+
+
+class Journal:
+    """Which address became which file, or why not; on disk, a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / JOURNAL
+        self.files: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self.passing: set[str] = set()
+        self.torn = False
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                for line in file:
+                    self._read(line)
+                    self.torn = not line.endswith(b"\n")
+
+    def _read(self, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            url, file, reason = entry["url"], entry.get("file"), entry.get("reason")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return  # the end of a run that was killed
+        if isinstance(file, str) and (self.folder / file).is_file():
+            self.files[url] = file
+            self.failed.pop(url, None)
+        elif reason is not None:
+            self.failed[url] = reason
+            if entry.get("passing"):
+                self.passing.add(url)
+
+    def settled(self, url: str, retry_failed: bool) -> bool:
+        """True when this address needs no further try."""
+        if url in self.files:
+            return True
+        return url in self.failed and url not in self.passing and not retry_failed
+
+    def add(self, url: str, result: str | Failure) -> None:
+        """Note what came of an address."""
+        if isinstance(result, Failure):
+            self.failed[url] = result.reason
+            entry = {"url": url, "reason": result.reason, "passing": result.passing}
+        else:
+            self.files[url] = result
+            self.failed.pop(url, None)
+            entry = {"url": url, "file": result}
+        self.file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def __enter__(self) -> Journal:
+        self.file = self.path.open("a", encoding="utf-8", buffering=1)
+        if self.torn:
+            self.file.write("\n")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def _urls(items: Items, per_item: int | None) -> Iterator[str]:
+    for row in items.table.column("image_urls"):
+        yield from row.as_py()[:per_item]
+
+
+def _write(items: Items, path: Path, folder: Path, fetched: dict[str, str], per_item: int | None) -> None:
+    """The table again, its pictures as paths: those it had, then those that were fetched."""
+    tables = (_slice(items, start, folder, fetched, per_item) for start in range(0, max(1, len(items)), ROWS))
+    if path.suffix == ".parquet":
+        parquet.write(tables, path)
+    else:
+        jsonl.write((row for table in tables for row in jsonl.rows(table)), path)
+
+
+def _slice(items: Items, start: int, folder: Path, fetched: dict[str, str], per_item: int | None) -> pa.Table:
+    table = items.table.slice(start, ROWS)
+    images = []
+    for row, urls in enumerate(table.column("image_urls").to_pylist(), start):
+        new = [fetched[url] for url in urls[:per_item] if url in fetched]
+        old = () if isinstance(items.pictures, NoPictures) else items.pictures.row(row)
+        names = [
+            save_picture(one, folder) if isinstance(one, bytes) else _relative(one, folder) for one in old
+        ]
+        images.append(list(dict.fromkeys([*(name for name in names if name not in new), *new])))
+    return table.append_column("images", pa.array(images, STRINGS))
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,0 +1,35 @@
+"""Settings of a download, and what can come of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mufin.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many at a time, how long, how big, and whom to trust."""
+
+    workers: int = 32
+    per_host: int = 8
+    timeout: float = 30.0  # seconds for one try, from the connection to the last byte
+    retries: int = 3
+    max_bytes: int = 20_000_000
+    redirects: int = 5
+    wait: float = 1.0  # seconds before the first further try; doubles each time
+    longest_wait: float = 120.0  # also of what a Retry-After may ask for
+    robots: bool = False
+    allow_private: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.workers, self.per_host, self.max_bytes) < 1 or self.timeout <= 0 or self.retries < 0:
+            raise UsageError("workers, per host, size and timeout must be positive")
+
+
+class Failure(Exception):
+    """A download that failed; `passing` says that a later try may not."""
+
+    def __init__(self, reason: str, passing: bool = False, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.passing, self.wait = reason, passing, wait

@@ -1,0 +1,282 @@
+"""Downloads from a real server that does what servers do."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mufin.cli import main
+from mufin.data.catalogue import Catalogue
+from mufin.data.formats import jsonl
+from mufin.fetch.addresses import is_public, parse, resolve
+from mufin.fetch.catalogue import Fetched, fetch_folder
+from mufin.fetch.settings import Failure, Settings
+
+
+def _module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("picture_server", Path(__file__).with_name("server.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+made = _module()
+QUICK = {"timeout": 2.0, "wait": 0.05, "allow_private": True, "retries": 1}
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with made.serving() as running:
+        yield running
+
+
+def shop(folder: Path, *urls: list[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    jsonl.write(
+        ({"id": f"p{i}", "title": f"thing {i}", "image_urls": row} for i, row in enumerate(urls)),
+        folder / "items.jsonl",
+    )
+    return folder
+
+
+def fetch(folder: Path, **changes: Any) -> Fetched:
+    return fetch_folder(folder, Settings(**(QUICK | changes)))
+
+
+def reason(tmp_path: Path, url: str, **changes: Any) -> str:
+    """Why an address cannot be fetched."""
+    done = fetch(shop(tmp_path / "one", [url]), **changes)
+    assert done.fetched == 0
+    return done.failed[url]
+
+
+def test_pictures_come_in_order_under_the_name_of_their_content(server: Any, tmp_path: Path) -> None:
+    urls = [f"{server.url}/ok/{i}.png" for i in (1, 2, 1)]
+    folder = shop(tmp_path / "shop", urls, [], urls[1:2])
+    done = fetch(folder)
+    assert (done.wanted, done.fetched, done.kept, done.failed) == (2, 2, 0, {})
+    items = Catalogue.read(folder).items
+    first, second = (hashlib.sha256(made.png(i)).hexdigest()[:32] for i in (1, 2))
+    assert [path.stem for path in items[0].images] == [first, second]
+    assert items[0].images[0].read_bytes() == made.png(1)
+    assert [len(item.images) for item in items] == [2, 0, 1]
+    assert server.asked["/ok/1.png"] == 1
+
+
+def test_a_second_run_fetches_nothing_again(server: Any, tmp_path: Path) -> None:
+    folder = shop(tmp_path / "shop", [f"{server.url}/ok/1.png", f"{server.url}/missing"])
+    fetch(folder)
+    before = Catalogue.read(folder).items[0]
+    done = fetch(folder)
+    assert (done.fetched, done.kept, len(done.failed)) == (0, 1, 1)
+    assert server.asked == {"/ok/1.png": 1, "/missing": 1}
+    assert Catalogue.read(folder).items[0] == before
+    fetch_folder(folder, Settings(**QUICK), retry_failed=True)
+    assert server.asked["/missing"] == 2
+
+
+def test_pictures_that_were_there_stay(server: Any, tmp_path: Path) -> None:
+    from mufin.data.item import Item
+    from mufin.data.items import Items
+
+    items = Items.of([Item("a", ["desk"], [made.png(9)]), Item("b", ["lamp"])])
+    import pyarrow as pa
+
+    urls = pa.array([[f"{server.url}/ok/1.png"], []])
+    Catalogue(Items(items.table.append_column("image_urls", urls), items.pictures)).write(tmp_path / "shop")
+    assert fetch(tmp_path / "shop").fetched == 1
+    pictures = Catalogue.read(tmp_path / "shop").items[0].images
+    assert [path.read_bytes() for path in pictures] == [made.png(9), made.png(1)]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected", "changes"),
+    [
+        ("missing", "HTTP 404", {}),
+        ("dribble", "took too long", {"timeout": 0.6, "retries": 0}),
+        ("dribble_head", "took too long", {"timeout": 0.6, "retries": 0}),
+        ("broken", "", {}),
+        ("garbage", "not HTTP", {}),
+        ("loop", "more than 5 redirects", {}),
+        ("long", "cut short", {}),
+        ("short", "damaged or cut short", {}),
+        ("html-as-picture", "not a picture", {}),
+        ("huge_said", "bigger than", {}),
+        ("huge_endless", "bigger than 100,000 bytes", {"max_bytes": 100_000}),
+        ("bomb", "too many pixels", {}),
+        ("postscript", "not a picture", {}),
+        ("empty", "empty", {}),
+        ("redirect?to=file:///etc/passwd", "scheme 'file' is not fetched", {}),
+        ("redirect?to=//user:secret@example.com/x.png", "password", {}),
+    ],
+)
+def test_what_servers_do(
+    server: Any, tmp_path: Path, path: str, expected: str, changes: dict[str, Any]
+) -> None:
+    start = time.monotonic()
+    assert expected in reason(tmp_path, f"{server.url}/{path}", **changes)
+    assert time.monotonic() - start < 5
+    listed = [json.loads(line) for line in (tmp_path / "one" / "_failed.jsonl").read_text().splitlines()]
+    assert listed[0]["url"] == f"{server.url}/{path}"
+    assert not list((tmp_path / "one" / "images").iterdir())
+
+
+def test_what_is_a_picture_whatever_it_is_called(server: Any, tmp_path: Path) -> None:
+    urls = [f"{server.url}/picture-as-html", f"{server.url}/redirect?to=/redirect?to=/ok/5.png"]
+    assert fetch(shop(tmp_path / "shop", urls)).fetched == 2
+
+
+def test_failures_that_pass_are_tried_again(server: Any, tmp_path: Path) -> None:
+    start = time.monotonic()
+    done = fetch(
+        shop(tmp_path / "shop", [f"{server.url}/flaky/1.png", f"{server.url}/patience/2.png"]), retries=3
+    )
+    assert done.fetched == 2
+    assert server.asked == {"/flaky/1.png": 3, "/patience/2.png": 2}
+    assert time.monotonic() - start >= 1  # Retry-After
+
+
+def test_only_so_many_at_a_time_from_a_host(server: Any, tmp_path: Path) -> None:
+    urls = [f"{server.url}/slow/{i}.png" for i in range(9)]
+    assert fetch(shop(tmp_path / "shop", urls), workers=16, per_host=3).fetched == 9
+    assert server.most == 3
+
+
+def test_robots(server: Any, tmp_path: Path) -> None:
+    done = fetch(shop(tmp_path / "shop", [f"{server.url}/slow/1.png", f"{server.url}/ok/1.png"]), robots=True)
+    assert list(done.failed.values()) == ["robots.txt says no"]
+    assert server.asked == {"/robots.txt": 1, "/ok/1.png": 1}
+
+
+def test_private_addresses_are_refused_also_after_a_redirect(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = server.server_port
+    for host in ("127.0.0.1", "localhost", "0", "[::1]", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
+        assert "refused" in reason(tmp_path, f"http://{host}:{port}/ok/1.png", allow_private=False)
+    assert not server.asked
+
+    # A public name that redirects inside: the first host is let through, as if it were public.
+    public = is_public
+    answers = iter([True])
+    monkeypatch.setattr("mufin.fetch.addresses.is_public", lambda text: next(answers, False))
+    found = reason(
+        tmp_path / "..", f"{server.url}/redirect?to=http://localhost:{port}/ok/1.png", allow_private=False
+    )
+    assert "refused: localhost" in found
+    assert list(server.asked) == ["/redirect"]
+    assert not public("10.1.2.3")
+
+
+def test_a_name_that_changes_its_address_is_not_followed(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNS rebinding: the second look-up would lead inside, so there must be none."""
+    from mufin.fetch.download import Downloader
+
+    looked = []
+
+    def look_up(host: str, port: int, **_: Any) -> list[Any]:
+        looked.append(host)
+        address = "93.184.216.34" if len(looked) == 1 else "127.0.0.1"
+        return [(2, 1, 6, "", (address, port))]
+
+    dialled = []
+
+    def dial(address: tuple[str, int], timeout: float) -> Any:
+        dialled.append(address[0])
+        raise ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr("mufin.fetch.addresses.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("mufin.fetch.download.socket.create_connection", dial)
+    with Downloader(Settings()) as downloader, pytest.raises(Failure, match="connection failed"):
+        downloader.fetch(f"http://rebind.example.com:{server.server_port}/ok/1.png")
+    assert dialled == ["93.184.216.34"]
+    with Downloader(Settings()) as downloader, pytest.raises(Failure, match="refused: rebind"):
+        downloader.fetch("http://rebind.example.com/")
+
+
+def test_addresses() -> None:
+    for inside in (
+        "10.0.0.1", "172.16.0.1", "192.168.1.1", "127.1.2.3", "169.254.169.254", "100.64.0.1", "0.0.0.0",
+        "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1",
+        "::ffff:192.168.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "nonsense",
+    ):  # fmt: skip
+        assert not is_public(inside), inside
+    for outside in ("93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946"):
+        assert is_public(outside)
+    target = parse("HTTP://Bücher.example:8080/a b/ü.png?x=1#part")
+    assert target.url == "http://xn--bcher-kva.example:8080/a%20b/%C3%BC.png?x=1"
+    for wrong in (
+        "ftp://a/b",
+        "file:///etc/passwd",
+        "//a/b",
+        "a.png",
+        "http://",
+        "http://[::1",
+        "http://a:99999/",
+        "data:x",
+    ):
+        with pytest.raises(Failure):
+            parse(wrong)
+    with pytest.raises(Failure, match="not found"):
+        resolve(parse("http://nowhere.invalid/"), allow_private=True)
+
+
+def test_a_killed_run_goes_on(server: Any, tmp_path: Path) -> None:
+    urls = [f"{server.url}/slow/{i}.png" for i in range(24)]
+    folder = shop(tmp_path / "shop", *([url] for url in urls))
+    command = [
+        sys.executable,
+        "-m",
+        "mufin",
+        "fetch-images",
+        str(folder),
+        "--allow-private",
+        "--per-host",
+        "4",
+    ]
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    process = subprocess.Popen([*command, "--quiet"], env=os.environ | {"PYTHONPATH": source})
+    while sum(server.asked.values()) < 10 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with (folder / "_fetched.jsonl").open("a") as file:
+        file.write('{"url": "http://torn')  # a line that was being written
+    before = sum(server.asked.values())
+    done = fetch(folder, per_host=8)
+    assert done.kept >= 4
+    assert done.fetched + done.kept == 24
+    assert sum(server.asked.values()) - before == done.fetched
+    assert all(len(item.images) == 1 for item in Catalogue.read(folder).items)
+    assert not list((folder / "images").glob(".*.tmp"))
+
+
+def test_the_command(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shop(tmp_path / "shop", [f"{server.url}/ok/1.png", f"{server.url}/missing"])
+    assert main(["fetch-images", str(folder), "--allow-private", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fetched"], found["failed"], found["reasons"]) == (1, 1, {"HTTP 404": 1})
+    assert main(["fetch-images", str(folder), "--allow-private", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "HTTP 404 (1)" in out
+    assert "1 were there" in out
+    (folder / "items.jsonl").write_text('{"id": "a", "title": "b"}\n')
+    assert main(["fetch-images", str(folder)]) == 2
+    assert "nothing to fetch" in capsys.readouterr().err
+    assert main(["fetch-images", str(folder), "--workers", "0"]) == 2
