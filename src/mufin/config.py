@@ -47,6 +47,8 @@ class Vision(Section):
     """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
+    stages: bool = False
+    """Let the affinity see earlier stages of the encoder too (colours, textures); `offline`, frozen, only."""
 
 
 class Embed(Section):
@@ -120,6 +122,8 @@ class Rank(Section):
     """`one` is the variant MUFIN (α = 1): w_l = ẑ_l, no classifiers."""
     beta: Annotated[float, Field(ge=0, le=1)] | Literal["learnt"] = 0.7
     """s = β c + (1 − β) a; `learnt` fits a mixture of all parts of the score on the validation points."""
+    affinity: bool = False
+    """Score labels without training also by which content goes with which; beyond the paper."""
 
 
 class Memory(Section):
@@ -277,7 +281,7 @@ def _fields(path: list[str]) -> list[str]:
 
 _OFFLINE = {
     "text": {"model": "offline", "train_layers": 0},
-    "vision": {"model": "offline", "train_layers": 0, "size": 128},
+    "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -290,7 +294,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "pretrain": {
             "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
         },
-        "rank": {"cross": "none", "beta": "learnt"},
+        "rank": {"cross": "none", "beta": "learnt", "affinity": True},
         "memory": {"neighbours": 50},
         "finetune": {
             "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,

@@ -20,6 +20,7 @@ from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
 from mufin.retrieve.memory import Memory
+from mufin.train.affinity import fit_affinity, unseen_mixture
 from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
@@ -51,12 +52,18 @@ def assemble(
         memory = None
         if config.memory.neighbours:
             memory = Memory.of(points, data.relevance, config.memory.per_label)
-        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index)
+        affinity = fit_affinity(networks.embedder, data) if config.rank.affinity else None
+        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
 
+    mixture = None
     if len(held_out):
         draft = model(data.take(seen), embedded.points[torch.from_numpy(seen).to(networks.device)], fusion)
         fusion = learn_mixture(draft, data.take(held_out))
-    return model(data, embedded.points, fusion)
+        mixture = unseen_mixture(draft, data.take(seen), data.take(held_out))
+    final = model(data, embedded.points, fusion)
+    if final.affinity is not None and mixture is not None:
+        final.affinity = replace(final.affinity, mixture=mixture)
+    return final
 
 
 def _labels(
