@@ -46,9 +46,7 @@ class VisionEncoder(nn.Module):
             if own_size is not None and self.size != own_size:
                 raise ConfigError(f"vision.size = {self.size}, but {name} takes {own_size}; leave it out")
             self.width = _width(self.network, config)
-        self.stages = settings.stages
-        if self.stages and not (isinstance(self.network, Lite0) and self.depth == 0):
-            raise ConfigError('vision.stages needs vision.model = "offline" and vision.train_layers = 0')
+        self.stages = settings.stages and isinstance(self.network, Lite0) and self.depth == 0
         self.evidence_width = self.width + (Lite0.stage_width if self.stages else 0)
         self.cut = Cut(self.network, self.depth, name)
 
