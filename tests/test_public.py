@@ -21,7 +21,7 @@ STAGES = [
     ["encode", "retrieve", "rank", "fetch"],
     ["labels", "hits", "candidates"],
     ["model"],
-    ["store", "bulk"],
+    ["store", "bulk", "zeroshot"],
     ["train"],
     ["evaluate", "serve"],
     ["describe"],

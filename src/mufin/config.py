@@ -51,6 +51,9 @@ class Vision(Section):
     """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
+    stages: bool = False
+    """Let the affinity see earlier stages of the encoder too (colours, textures); without effect
+    but on `offline`, frozen."""
 
 
 class Embed(Section):
@@ -133,6 +136,8 @@ class Rank(Section):
     """η begins at random (paper) or as the centroid of the label's datapoints."""
     beta: Annotated[float, Field(ge=0, le=1)] | Literal["learnt"] = 0.7
     """s = β c + (1 − β) a; `learnt` fits a mixture of all parts of the score on the validation points."""
+    affinity: bool = False
+    """Score labels without training also by which content goes with which; beyond the paper."""
 
 
 class Memory(Section):
@@ -312,7 +317,7 @@ def _fields(path: list[str]) -> list[str]:
 
 _OFFLINE = {
     "text": {"model": "offline", "train_layers": 0, "words": True},
-    "vision": {"model": "offline", "train_layers": 0, "size": 128},
+    "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }
 
 _SOFTMAX: dict[str, Any] = {
@@ -322,7 +327,7 @@ _SOFTMAX: dict[str, Any] = {
         "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
         "encoder_epochs": 0,
     },
-    "rank": {"cross": "none", "beta": "learnt"},
+    "rank": {"cross": "none", "beta": "learnt", "affinity": True},
     "memory": {"neighbours": 50, "loss": 0.5},
     "finetune": {
         "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
@@ -338,7 +343,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "best": _SOFTMAX
     | {
         "text": {"model": "offline", "train_layers": "all", "words": True},
-        "vision": {"model": "offline", "train_layers": 0, "size": 192},
+        "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
         "finetune": _SOFTMAX["finetune"]
         | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },

@@ -25,6 +25,7 @@ from mufin.encode.ragged import offsets_of
 from mufin.errors import UsageError
 from mufin.hits import Hit, Ranked
 from mufin.labels import Labels
+from mufin.rank.affinity import Affinity
 from mufin.rank.fusion import PAPER_BETA, Fusion, Parts
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.build import Index, build_index
@@ -46,8 +47,9 @@ class Mufin:
         fusion: Fusion,
         memory: Memory | None = None,
         index: Index | None = None,
+        affinity: Affinity | None = None,
     ) -> None:
-        self.config, self.fusion = config, fusion
+        self.config, self.fusion, self.affinity = config, fusion, affinity
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
         self.labels = labels
         self.memory = memory or Memory.empty(config.embed.dim, labels.alive.device)
@@ -226,16 +228,22 @@ class Mufin:
         A learnt mixture says nothing about such labels: then β is the paper's.
         """
         beta = PAPER_BETA if self.config.rank.beta == "learnt" else self.config.rank.beta
+        c, a = self.score_parts(bags, candidates)
+        return beta * c + (1 - beta) * a
+
+    @torch.no_grad()
+    def score_parts(self, bags: PackedBags, candidates: PackedBags) -> tuple[Tensor, Tensor]:
+        """c and a (B, C) of each bag with each candidate, as a label without training: w = ẑ."""
         z = candidates.take(torch.arange(len(candidates), device=candidates.rows.device))  # (C, n, D)
         w, rows = z.vector(), F.normalize(z.values, dim=-1)
-        parts = []
+        classifier, similarity = [], []
         for chosen in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
             x = bags.take(chosen)
-            a = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf).amax(-1)
+            near = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf)
+            similarity.append(near.amax(-1))
             each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
-            c = self.ranker(x, each, w.expand(len(x), *w.shape))
-            parts.append(beta * c + (1 - beta) * a)
-        return torch.cat(parts)
+            classifier.append(self.ranker(x, each, w.expand(len(x), *w.shape)))
+        return torch.cat(classifier), torch.cat(similarity)
 
     # -- labels come and go ----------------------------------------------------------------------------------
 

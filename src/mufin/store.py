@@ -5,6 +5,7 @@
     network-<hash>.safetensors encoders, projections, A_S, A_C
     labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
     memory-<hash>.safetensors  the remembered training points and their labels
+    affinity-<hash>.safetensors what scores labels without training, if the settings ask for it
     index-<hash>.safetensors   the entries of the index: mapped, not read
     index-<hash>.faiss         the approximate index over them, if there is one: mapped, not read
     labels-<hash>.parquet      ids, texts, small pictures
@@ -41,6 +42,7 @@ from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
 from mufin.folder import BIG, MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
 from mufin.model import Mufin
+from mufin.rank.affinity import Affinity
 from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
@@ -73,6 +75,8 @@ def save(model: Mufin, folder: Path | str) -> None:
         )
         _write_index(model.index, staging)
         _write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
+        if model.affinity is not None:
+            _write_tensors(staging / "affinity.safetensors", model.affinity.tensors())
         model.embedder.save(staging / "layout")
         facts = {
             "mufin": FORMAT, "library": version("mufin"), "fusion": model.fusion.weights.tolist(),
@@ -98,7 +102,8 @@ def load(folder: Path | str, device: str = "auto") -> Mufin:
     index = _read_index(files, labels, config, where)
     memory = _memory(files["memory.safetensors"], len(labels.alive)).to(where)
     fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
-    return Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index)
+    affinity = _affinity(files["affinity.safetensors"]) if "affinity.safetensors" in files else None
+    return Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index, affinity)
 
 
 def pick_device(name: str) -> torch.device:
@@ -255,6 +260,13 @@ def _memory(path: Path, n_labels: int) -> Memory:
     if len(memory.labels) and int(memory.labels.max()) >= n_labels:
         raise ModelError(f"{path} names labels beyond the {n_labels} of the model: copy the folder again")
     return memory
+
+
+def _affinity(path: Path) -> Affinity:
+    try:
+        return Affinity.of(_read_tensors(path))
+    except KeyError as error:
+        raise ModelError(f"{path} has no {error}: train again") from None
 
 
 def _label_table(items: Items) -> pa.Table:

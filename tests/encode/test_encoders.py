@@ -201,3 +201,17 @@ def test_offline_text_knows_what_words_mean() -> None:
         run(build("text", "offline", 0), ["a wooden desk", "an oak table", "goats graze"]), dim=1
     )
     assert float(desk @ table) > float(desk @ goat) + 0.2
+
+
+def test_earlier_stages_are_evidence_beside_the_same_vector() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    plain = build("vision", "offline", 0)
+    seen = VisionEncoder(Vision(model="offline", train_layers=0, size=plain.size, stages=True)).eval()
+    assert seen.fingerprint() != plain.fingerprint()
+    values, lengths = seen.prepare(inputs("vision")).take(np.arange(len(inputs("vision"))))
+    assert torch.allclose(seen(values, lengths), run(plain, inputs("vision")), atol=1e-5)
+    evidence = seen.evidence(values, lengths)
+    assert evidence.shape[1] == seen.evidence_width == seen.width + 928
+    assert torch.equal(evidence[:, : seen.width], seen(values, lengths))
+    trained = VisionEncoder(Vision(model="offline", train_layers=1, stages=True))
+    assert trained.evidence_width == trained.width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,32 @@ class Embedder(nn.Module):
             words = united(words, groups.offsets, groups.members)
         return PackedBags.pack(bags, self.dim, words)
 
+    @property
+    def widths(self) -> list[int]:
+        """How many columns of `evidence` each encoder has."""
+        return [self.text.width, *([] if self.vision is None else [self.vision.evidence_width])]
+
+    @torch.no_grad()
+    def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
+        """Mean output of each encoder over a point's descriptors, (n, Σ widths); NaN where there are none."""
+        training = self.training
+        self.eval()
+        found = [torch.zeros(0, sum(self.widths), device=self.device)]
+        for start in range(0, len(groups), batch):
+            points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
+            part = features.batch(groups.take(points)).to(self.device)
+            empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
+            seen = [_mean(part.text, partial(self._run, self.text), empty[0])]
+            if self.vision is not None:
+                seen.append(_mean(part.image, self._evidence, empty[1]))
+            found.append(torch.cat(seen, dim=1))
+        self.train(training)
+        return torch.cat(found)
+
+    def _evidence(self, part: Part) -> Tensor:
+        assert self.vision is not None
+        return part.values[:, 0] if part.encoded else self.vision.evidence(part.values, part.lengths)
+
     def encoder_parameters(self) -> list[nn.Parameter]:
         """The trained weights of the encoders' own layers."""
         networks = [encoder.network for encoder in (self.text, self.vision) if encoder is not None]
@@ -175,6 +202,14 @@ def _beside(text: Part, image: Part, rows: Tensor) -> Bag:
     mask = torch.zeros(shape, dtype=torch.bool, device=rows.device)
     mask[image.point, slot] = True
     return Bag(values[text.point], mask[text.point])
+
+
+def _mean(part: Part | None, encode: Callable[[Part], Tensor], empty: Tensor) -> Tensor:
+    """The mean encoder output of each point, shaped as `empty` (B, H), all zero; NaN for a point without."""
+    if part is None:
+        return empty / 0
+    total = empty.index_add(0, part.point, encode(part).float())
+    return total / torch.bincount(part.point, minlength=len(empty))[:, None]  # 0 / 0 is NaN
 
 
 def _place(values: Tensor, mask: Tensor, part: Part, rows: Tensor) -> tuple[Tensor, Tensor]:

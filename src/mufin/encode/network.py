@@ -139,6 +139,8 @@ class Lite0(nn.Module):
     """EfficientNet-Lite0 without its classifier, laid out as embeddings, layers and a last convolution."""
 
     width = 1280
+    stage_ends = (0, 2, 4, 7, 10, 14)  # layers after which maps get smaller or deeper
+    stage_width = 2 * (16 + 24 + 40 + 80 + 112 + 192)
 
     def __init__(self, pretrained: bool) -> None:
         super().__init__()
@@ -166,6 +168,18 @@ class Lite0(nn.Module):
             x = layer(x)
         features: Tensor = self.head(x)
         return features
+
+    def stages(self, pixel_values: Tensor) -> Tensor:
+        """(n, 3, S, S) → (n, 1280 + 928): the mean of the last map, then mean and deviation of each stage's.
+
+        Early stages see colours and textures, which the last one has turned into kinds of things.
+        """
+        x, seen = self.embeddings(pixel_values), []
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number in self.stage_ends:
+                seen += [x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0)]
+        return torch.cat([self.head(x).mean(dim=(2, 3)), *seen], dim=1)
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:

@@ -46,6 +46,8 @@ class VisionEncoder(nn.Module):
             if own_size is not None and self.size != own_size:
                 raise ConfigError(f"vision.size = {self.size}, but {name} takes {own_size}; leave it out")
             self.width = _width(self.network, config)
+        self.stages = settings.stages and isinstance(self.network, Lite0) and self.depth == 0
+        self.evidence_width = self.width + (Lite0.stage_width if self.stages else 0)
         self.cut = Cut(self.network, self.depth, name)
 
     def train(self, mode: bool = True) -> VisionEncoder:
@@ -56,7 +58,8 @@ class VisionEncoder(nn.Module):
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the pictures themselves."""
         scale = hashlib.blake2b(json.dumps([self.mean, self.std]).encode(), digest_size=6).hexdigest()
-        return f"image-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}"
+        stages = "-stages" if self.stages else ""
+        return f"image-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}{stages}"
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
@@ -73,6 +76,8 @@ class VisionEncoder(nn.Module):
         if self.depth == "all" or not len(pixels):
             return pixels.numpy() if self.depth == "all" else np.zeros((0, *self._shape()), self._dtype())
         values = self._normalise(pixels)
+        if self.stages and isinstance(self.network, Lite0):
+            return self.network.stages(values).float().cpu().numpy()
         if self.depth == 0:
             return self._pool(self.network(pixel_values=values)).float().cpu().numpy()
         return self.cut.before(lambda: self.network(pixel_values=values)).half().cpu().numpy()
@@ -89,11 +94,15 @@ class VisionEncoder(nn.Module):
         """The trained part: prepared rows (n, 1, ...) → (n, H)."""
         values = values[:, 0]
         if self.depth == 0:
-            return values
+            return values[:, : self.width]
         if self.depth == "all":
             return self._pool(self.network(pixel_values=self._normalise(values)))
         pixels = values.new_zeros(len(values), 3, self.size, self.size)  # only their shape is read
         return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
+
+    def evidence(self, values: Tensor, lengths: Tensor) -> Tensor:
+        """All that is known of prepared rows: earlier stages too, where they are kept."""
+        return values[:, 0] if self.stages else self(values, lengths)
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         """(n, S, S, 3) uint8 → (n, 3, S, S), channels last in memory."""

@@ -19,6 +19,7 @@ from mufin.encode.ragged import Ints, offsets_of
 from mufin.errors import UsageError
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.zeroshot import scores
 
 DEPTH = 100  # labels predicted for each point: R@100 and AUC look that far
 BATCH = 1024
@@ -84,8 +85,8 @@ def evaluate(
         raise UsageError(f"split {split!r} has no datapoints")
     predictions = predict(model, catalogue, points, progress=progress)
     seen = catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
-    scores = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen, *propensity))
-    return scores | {
+    found = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen, *propensity))
+    return found | {
         "ms_per_point": predictions.ms_per_point,
         "encode_ms_per_point": predictions.encode_ms_per_point,
         "points": len(points),
@@ -100,13 +101,12 @@ def answer(
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
     used = np.concatenate([queries.members, questions.choices.ravel()])
     features = _features(model, catalogue.items, used, progress)
-    bags = model.embedder.embed(features, queries)
     chosen = np.zeros(len(questions), np.int64)
     with progress.task("Answering", len(questions)) as task:
         for i, choices in enumerate(questions.choices):
-            candidates = model.embedder.embed(features, Groups.singles(choices))
-            query = bags.select(torch.tensor([i]))
-            chosen[i] = int(model.score(query, candidates)[0].argmax())
+            query = queries.take(np.array([i], np.int64))
+            found = scores(model, features, query, features, Groups.singles(choices))
+            chosen[i] = int(found[0].argmax())
             task.advance()
     return chosen
 

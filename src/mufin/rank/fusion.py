@@ -81,8 +81,15 @@ def fit_weights(parts: Parts, relevant: Tensor) -> Tensor:
     """θ by a softmax over each query's candidates, relevant (B, K) bool; a ridge makes few queries enough."""
     start, scale = (torch.tensor(values, device=relevant.device) for values in (START, SCALE))
     negative = parts.present & ~relevant
+    return softmax_weights(parts.features(), relevant, negative, start, scale)
+
+
+def softmax_weights(
+    features: Tensor, relevant: Tensor, negative: Tensor, start: Tensor, scale: Tensor
+) -> Tensor:
+    """θ (F,) that lifts the relevant (B, K) above the negative (B, K) by features (B, K, F), near `start`."""
     useful = relevant.any(1) & negative.any(1)
-    features, relevant, negative = parts.features()[useful], relevant[useful], negative[useful]
+    features, relevant, negative = features[useful], relevant[useful], negative[useful]
     if not len(features):
         return start
 

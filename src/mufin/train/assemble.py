@@ -21,6 +21,7 @@ from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
 from mufin.retrieve.memory import Memory
+from mufin.train.affinity import fit_affinity, unseen_mixture
 from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
@@ -36,6 +37,7 @@ def assemble(
     progress: Progress,
 ) -> Mufin:
     """The finished model; the mixture is learnt before the held-out points join centroids and memory."""
+    data = data.encoded(networks.embedder)
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
@@ -52,13 +54,19 @@ def assemble(
         memory = None
         if config.memory.neighbours:
             memory = Memory.of(points, data.relevance, config.memory.per_label, words)
-        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index)
+        affinity = fit_affinity(networks.embedder, data) if config.rank.affinity else None
+        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
 
+    mixture = None
     if len(held_out):
         of_seen = embedded.points[torch.from_numpy(seen).to(networks.device)]
         draft = model(data.take(seen), of_seen, None if words is None else words[seen], fusion)
         fusion = learn_mixture(draft, data.take(held_out))
-    return model(data, embedded.points, words, fusion)
+        mixture = unseen_mixture(draft, data.take(seen), data.take(held_out))
+    final = model(data, embedded.points, words, fusion)
+    if final.affinity is not None and mixture is not None:
+        final.affinity = replace(final.affinity, mixture=mixture)
+    return final
 
 
 def _labels(

@@ -1,0 +1,143 @@
+"""Affinity: which datapoints go with which labels by what the encoders see in both, in closed form.
+
+A joint Gaussian over the evidence of a datapoint and of one of its labels, told by canonical correlations.
+⟨x̂, ẑ⟩ can only say that two things are alike; what goes together may well differ, as a skirt and a top do.
+It knows labels by their content alone, so it holds for those that no training has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from mufin.rank.fusion import softmax_weights
+
+COMPONENTS = 128  # principal components kept of each encoder's output
+SHRINKAGE = 0.3  # of a covariance towards the sphere
+CLOSEST = 0.95  # a correlation of 1 would weigh infinitely
+PARTS = ("classifier", "similarity", "affinity")
+START = (0.0, 0.0, 1.0)  # affinity is a log odds: by itself it needs no weight
+SCALE = (20.0, 20.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Evidence e (n, H), NaN where there is none, to coordinates (e − mean) · basis − shift, (n, k)."""
+
+    mean: Tensor  # (H,)
+    basis: Tensor  # (H, k)
+    shift: Tensor  # (k,)
+
+    @classmethod
+    def principal(cls, evidence: Tensor, blocks: list[int]) -> Side:
+        """The principal components of each block of columns, which is the output of one encoder."""
+        mean = evidence.nanmean(0).nan_to_num()
+        bases = [_principal(part - centre) for part, centre in zip(
+            evidence.split(blocks, 1), mean.split(blocks), strict=True)]  # fmt: skip
+        basis = torch.block_diag(*bases)
+        return cls(mean, basis, basis.new_zeros(basis.shape[1]))
+
+    def __call__(self, evidence: Tensor) -> Tensor:
+        """What is missing counts as the mean."""
+        known: Tensor = (evidence.to(self.mean) - self.mean).nan_to_num()
+        return known @ self.basis - self.shift
+
+    def turned(self, centre: Tensor, by: Tensor) -> Side:
+        """Coordinates y as (y − centre) · by."""
+        return Side(self.mean, self.basis @ by, (self.shift + centre) @ by)
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """f = log p(x, z) / (p(x) p(z)) = Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²)."""
+
+    points: Side
+    labels: Side
+    correlation: Tensor  # ρ (k,)
+    mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
+
+    @classmethod
+    def fit(cls, points: Side, labels: Side, x: Tensor, z: Tensor, relevance: csr_matrix) -> Affinity:
+        """From coordinates x (N, k) and z (L, k'); a pair weighs 1 / √(how many points have its label)."""
+        frequency = np.maximum(np.bincount(relevance.indices, minlength=relevance.shape[1]), 1)
+        pairs = csr_matrix(relevance.multiply(1 / np.sqrt(frequency)))
+        pairs.data /= pairs.data.sum()
+        x, z = x.double().cpu(), z.double().cpu()
+        of_x, of_z = (torch.from_numpy(np.asarray(pairs.sum(axis)).ravel()) for axis in (1, 0))
+        mean_x, mean_z = of_x @ x, of_z @ z
+        x, z = x - mean_x, z - mean_z
+        white_x, white_z = (
+            _whitening((side * weight[:, None]).T @ side, relevance.nnz)
+            for side, weight in ((x, of_x), (z, of_z))
+        )
+        across = x.T @ torch.from_numpy(pairs @ z.numpy())
+        left, correlation, right = torch.linalg.svd(white_x @ across @ white_z, full_matrices=False)
+        return cls(
+            points.turned(mean_x.float(), (white_x @ left).float()),
+            labels.turned(mean_z.float(), (white_z @ right.T).float()),
+            correlation.clamp(max=CLOSEST).float(), torch.tensor(START),
+        )  # fmt: skip
+
+    def score(self, points: Tensor, labels: Tensor) -> Tensor:
+        """f (B, C) of points by their evidence (B, H) and labels by theirs (C, H')."""
+        x, z, r = self.points(points), self.labels(labels), self.correlation
+        rest = 1 - r.square()
+        alone = r.square() / (2 * rest)
+        together = (x * r / rest) @ z.T
+        return together - (x.square() @ alone)[:, None] - z.square() @ alone - rest.log().sum() / 2
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What a model folder keeps."""
+        for name in ("points", "labels"):
+            yield from ((f"{name}.{key}", tensor) for key, tensor in vars(getattr(self, name)).items())
+        yield from (("correlation", self.correlation), ("mixture", self.mixture))
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor]) -> Affinity:
+        """From what `tensors` gave."""
+        keys = ("mean", "basis", "shift")
+        points, labels = (Side(*(tensors[f"{name}.{key}"] for key in keys)) for name in ("points", "labels"))
+        return cls(points, labels, tensors["correlation"], tensors["mixture"])
+
+    def mixed(self, parts: Tensor) -> Tensor:
+        """s (B, C) of the parts (B, C, 3)."""
+        return parts @ self.mixture.to(parts)
+
+    def learnt(self, parts: Tensor, relevant: Tensor, negative: Tensor) -> Affinity:
+        """With the mixture that ranks relevant labels without training above negative ones, (B, C) bool."""
+        start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
+        return replace(self, mixture=softmax_weights(parts, relevant, negative, start, scale).cpu())
+
+
+def _principal(centred: Tensor) -> Tensor:
+    """(n, H) with NaN where nothing is known → (H, k): columns standardised, then turned, then unit variance
+    in the mean; no components where nothing varies."""
+    known = centred[~centred.isnan().any(1)].double()
+    k = min(COMPONENTS, known.shape[1], len(known) - 1)
+    if k < 1:
+        return centred.new_zeros(centred.shape[1], 0)
+    deviation = known.square().mean(0).sqrt()
+    scale = 1 / (deviation + 1e-3 * deviation.mean() + 1e-9)
+    known = known * scale
+    values, vectors = torch.linalg.eigh(known.T @ known / len(known))
+    overall = values[-k:].clamp(min=0).mean().sqrt()
+    if overall < 1e-6:
+        return centred.new_zeros(centred.shape[1], 0)
+    basis: Tensor = vectors[:, -k:] * scale[:, None] / overall
+    return basis.to(centred)
+
+
+def _whitening(covariance: Tensor, pairs: int) -> Tensor:
+    """C^(−½) of a covariance shrunk towards the sphere, the more the fewer pairs it comes from."""
+    k = len(covariance)
+    if not k:
+        return covariance
+    sphere = (SHRINKAGE + k / max(1, pairs)) * covariance.trace() / k + 1e-9
+    values, vectors = torch.linalg.eigh(covariance + sphere * torch.eye(k, dtype=covariance.dtype))
+    root: Tensor = (vectors / values.sqrt()) @ vectors.T
+    return root

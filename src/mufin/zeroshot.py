@@ -1,0 +1,28 @@
+"""Labels without training: how well candidates complete a datapoint, by what they are alone (w = ẑ)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mufin.encode.features import Features, Groups
+from mufin.model import Mufin
+
+
+@torch.no_grad()
+def parts(model: Mufin, points: Features, queries: Groups, labels: Features, candidates: Groups) -> Tensor:
+    """(B, C, 3): classifier c, similarity a and affinity f of each query with each candidate."""
+    embedder, affinity = model.embedder, model.affinity
+    assert affinity is not None
+    c, a = model.score_parts(embedder.embed(points, queries), embedder.embed(labels, candidates))
+    f = affinity.score(embedder.evidence(points, queries), embedder.evidence(labels, candidates))
+    return torch.stack([c, a, f.to(c)], dim=-1)
+
+
+@torch.no_grad()
+def scores(model: Mufin, points: Features, queries: Groups, labels: Features, candidates: Groups) -> Tensor:
+    """s (B, C): the learnt mixture of c, a and f, or the paper's of c and a in a model without affinity."""
+    if model.affinity is None:
+        embed = model.embedder.embed
+        return model.score(embed(points, queries), embed(labels, candidates))
+    return model.affinity.mixed(parts(model, points, queries, labels, candidates))
