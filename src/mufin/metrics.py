@@ -318,9 +318,7 @@ def calibration_curve(
     return count, mean[0], mean[1]
 
 
-def expected_calibration_error(
-    probability: npt.ArrayLike, relevant: npt.ArrayLike, bins: int = 15
-) -> float:
+def expected_calibration_error(probability: npt.ArrayLike, relevant: npt.ArrayLike, bins: int = 15) -> float:
     """ECE = Σ over bins of (its share of all) · |mean probability − share that is relevant|.
 
     >>> round(expected_calibration_error([0.1, 0.9, 0.7], [False, True, False], bins=2), 6)  # 0.1/3 + 0.6/3

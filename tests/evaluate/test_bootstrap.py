@@ -66,7 +66,8 @@ def test_a_better_ranking_is_significant_and_its_twin_is_not():
     _, truth = world()
     q = metrics.propensities(truth)
     good, bad, other = (
-        pointwise(world(seed=seed, skill=skill)[0], truth, q) for seed, skill in ((1, 2.0), (2, 0.5), (3, 2.0))
+        pointwise(world(seed=seed, skill=skill)[0], truth, q)
+        for seed, skill in ((1, 2.0), (2, 0.5), (3, 2.0))
     )
     better = paired(good, bad, samples=2000)["P@5"]
     assert better.value == pytest.approx(good.values()["P@5"] - bad.values()["P@5"])

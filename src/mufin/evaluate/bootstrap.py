@@ -56,7 +56,7 @@ def paired(run: Pointwise, base: Pointwise, samples: int = 10_000, seed: int = 0
     observed = change.sum(axis=0)
     # Sums that are equal but for rounding must count as equal.
     least = np.abs(observed) * (1 - 1e-9) - 1e-12
-    larger = sum(((np.abs(s @ change) >= least).sum(axis=0) for s in _signs(len(change), samples, seed)))
+    larger = sum((np.abs(s @ change) >= least).sum(axis=0) for s in _signs(len(change), samples, seed))
     p = (1 + larger) / (1 + samples)
     value = run.scale * ratio(observed, run.possible.sum(axis=0))
     return {

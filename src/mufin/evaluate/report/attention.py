@@ -55,17 +55,17 @@ def attention_section(study: Study) -> Section:
 def _introduction(attends: bool, one: bool) -> str:
     if not attends:
         return (
-            "This model has no cross-attention (rank.cross is not “attention”). Shown instead: the cosine between "
-            "the rows of the datapoint's bag and those of the label's, after self-attention."
+            "This model has no cross-attention (rank.cross is not “attention”). Shown instead: the cosine "
+            "between the rows of the datapoint's bag and those of the label's, after self-attention."
         )
     if one:
         return (
-            "The labels have one descriptor each, on which cross-attention puts all its weight. Shown instead: the "
-            "cosine between the rows of the two bags, after self-attention."
+            "The labels have one descriptor each, on which cross-attention puts all its weight. Shown "
+            "instead: the cosine between the rows of the two bags, after self-attention."
         )
     return (
-        "Cross-attention: how much each descriptor of the datapoint (rows) looks at each descriptor of the label "
-        "(columns). Every row adds up to 1; the first block, averaged over heads."
+        "Cross-attention: how much each descriptor of the datapoint (rows) looks at each descriptor of the "
+        "label (columns). Every row adds up to 1; the first block, averaged over heads."
     )
 
 
@@ -122,13 +122,12 @@ def _heat_map(study: Study, number: int, point: int, label: int, attends: bool) 
         canvas.colorbar(image, ax=axes, label=what.lower(), fraction=0.05, pad=0.02)
         axes.spines[:].set_visible(False)
         _ticks(axes, own, other)
-        axes.set_ylabel("datapoint")
-        axes.set_xlabel("label")
         _numbers(axes, weights)
 
-    size = (8.0, 2.4 + 0.5 * len(own))
+    size = (min(8.0, 4.4 + 0.9 * len(other)), 1.8 + 0.5 * len(own))
     return Figure(
-        f"attention-{number}", f"{what} between “{title[0]}” (rows) and its relevant label “{title[1]}” (columns).",
+        f"attention-{number}",
+        f"{what} between “{title[0]}” (rows) and its relevant label “{title[1]}” (columns).",
         f"{what} from {weights.min():.2f} to {weights.max():.2f}.", draw, size,
     )  # fmt: skip
 
@@ -137,25 +136,24 @@ def _ticks(axes: Axes, own: list[Descriptor], other: list[Descriptor]) -> None:
     """Texts as texts, pictures as pictures."""
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
-    axes.set_yticks(range(len(own)), ["" if d.pixels is not None else d.text for d in own])
+    # Blanks keep room for a picture.
+    axes.set_yticks(range(len(own)), [" " * 9 if d.pixels is not None else d.text for d in own])
     names = ["" if d.pixels is not None else d.text for d in other]
     axes.set_xticks(range(len(other)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.tick_params(length=0)
-    sides = [(own, True), (other, False)]
-    for descriptors, is_row in sides:
+    axes.set_ylabel("datapoint")
+    axes.set_xlabel("label", labelpad=32 if "" in names else 4)
+    for descriptors, is_row in ((own, True), (other, False)):
         for place, descriptor in enumerate(descriptors):
             if descriptor.pixels is None:
                 continue
             picture = OffsetImage(descriptor.pixels, zoom=0.45)
-            at = (0, place) if is_row else (place, 1)
             box = AnnotationBbox(
-                picture, at, xybox=(-4, 0) if is_row else (0, -4),
+                picture, (0, place) if is_row else (place, 0), xybox=(-4, 0) if is_row else (0, -4),
                 xycoords=("axes fraction", "data") if is_row else ("data", "axes fraction"),
                 boxcoords="offset points", box_alignment=(1, 0.5) if is_row else (0.5, 1),
                 frameon=False, pad=0, annotation_clip=False,
             )  # fmt: skip
-            if not is_row:
-                box.xy = (place, 0)
             axes.add_artist(box)
 
 
@@ -180,5 +178,3 @@ def _descriptors(items: Items, rows: list[int], count: int) -> list[Descriptor]:
     if len(found) < count:  # a model that knows more pictures of a label than this catalogue
         found += [Descriptor(f"descriptor {i + 1}") for i in range(len(found), count)]
     return found[:count]
-
-

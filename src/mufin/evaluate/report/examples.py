@@ -10,7 +10,7 @@ import torch
 from mufin.candidates import marked
 from mufin.encode.features import Groups
 from mufin.encode.ragged import Ints
-from mufin.evaluate.report.page import Block, Gallery, Row, Section, Table, Text
+from mufin.evaluate.report.page import Block, Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 
 QUERIES, SHOWN = 12, 6
@@ -26,7 +26,9 @@ def examples_section(study: Study) -> Section:
     """Random queries, not the ones that went well."""
     labelled = np.flatnonzero(np.diff(study.points.relevance.indptr) > 0)
     rows = [
-        Row(study.point_card(int(i), f"{len(study.truth(int(i)))} relevant labels"), study.best(int(i), SHOWN))
+        Row(
+            study.point_card(int(i), f"{len(study.truth(int(i)))} relevant labels"), study.best(int(i), SHOWN)
+        )
         for i in study.sample(QUERIES, labelled)
     ]
     return Section(
@@ -58,8 +60,8 @@ def _modalities(study: Study) -> list[Block]:
     answers = {way: _answers(study, points, way) for way in WAYS}
     relevance = study.points.relevance[points]
     good = {way: marked(torch.from_numpy(rows), relevance).numpy() for way, rows in answers.items()}
-    spread = [len({*np.concatenate([rows[i] for rows in answers.values()])}) for i in range(len(points))]
-    chosen = int(np.argmax(spread))
+    more = good["both"].sum(1) - np.maximum(good["text"].sum(1), good["image"].sum(1))
+    chosen = int(np.argmax(more))
     rows = [
         Row(
             study.point_card(int(points[chosen])),
@@ -72,11 +74,12 @@ def _modalities(study: Study) -> list[Block]:
         )
         for way, name in WAYS.items()
     ]
-    measured = [[name, 100 * float(good[way].mean())] for way, name in WAYS.items()]
+    measured: Rows = [[name, 100 * float(good[way].mean())] for way, name in WAYS.items()]
     return [
         Text(
-            f"One model, asked three times: with all it knows of a datapoint, with its texts, with its pictures. Of "
-            f"{len(points)} random datapoints that have both, this is the one whose three answers differ most."
+            "One model, asked three times: with all it knows of a datapoint, with its texts, with its "
+            f"pictures. Of {len(points)} random datapoints that have both, this is the one that gains most "
+            "from having both."
         ),
         Gallery(rows),
         Text(f"P@{SHOWN} of the same model over all {len(points)}:"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mufin.errors import UsageError
 
@@ -130,7 +130,7 @@ def _families() -> list[str]:
 def _styled(theme: Theme) -> Iterator[None]:
     import matplotlib as mpl
 
-    style = {
+    style: dict[Any, Any] = {
         "font.family": _families(), "font.size": 10, "axes.titlesize": 11, "svg.fonttype": "none",
         "svg.hashsalt": "mufin", "text.parse_math": False, "text.color": theme.text,
         "axes.labelcolor": theme.text, "axes.edgecolor": theme.text, "xtick.color": theme.text,

@@ -10,7 +10,7 @@ import torch
 
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.report.figures import Theme, bare
-from mufin.evaluate.report.page import Figure, Section, Table, Text
+from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def latency_section(study: Study) -> Section:
     times = np.array([_times(study, int(point)) for point in points])  # (q, stages) in ms
     times = times[WARM:] if len(times) > WARM else times
     middle = np.median(times, axis=0)
-    rows = [[name, *_summary(times[:, i])] for i, name in enumerate(STAGES)]
-    rows.append(["all", *_summary(times.sum(axis=1))])
+    stages = dict(zip(STAGES, times.T, strict=True)) | {"all": times.sum(axis=1)}
+    rows: Rows = [[name, *_summary(values)] for name, values in stages.items()]
 
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
@@ -56,8 +56,8 @@ def latency_section(study: Study) -> Section:
         "Latency by stage",
         [
             Text(
-                f"{len(times)} queries one at a time on this machine ({kind}), nothing cached. In batches, everything after "
-                f"the frozen layers took {batched:.2f} ms a datapoint."
+                f"{len(times)} queries one at a time on this machine ({kind}), nothing cached. In "
+                f"batches, everything after the frozen layers took {batched:.2f} ms a datapoint."
             ),
             Figure("latency", "Median time of each stage of a single query.", _alt(middle), draw, (8.0, 3.0)),
             Table("latency", ["stage, ms", "median", "95th percentile", "mean"], rows),

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from mufin.encode.ragged import Ints
-from mufin.evaluate.report.figures import MARKERS, Theme, bare, shortened
-from mufin.evaluate.report.page import Figure, Section, Table, Text
+from mufin.evaluate.report.figures import MARKERS, Draw, Theme, bare, shortened
+from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def adaptation_section(study: Study) -> Section:
     section = Section("adaptation", "How labels adapt a datapoint")
     triples = _triples(study)
     if not len(triples):
-        section.blocks.append(Text("No datapoint has both a relevant and an irrelevant label among its hits."))
+        section.blocks.append(
+            Text("No datapoint has both a relevant and an irrelevant label among its hits.")
+        )
         return section
     vectors, cosines = _vectors(study, triples)
     adapts = study.model.ranker.adapts
@@ -55,17 +57,25 @@ def adaptation_section(study: Study) -> Section:
         )
     at = plane(np.concatenate(list(vectors.values())), study.seed)
     places = dict(zip(vectors, np.split(at, len(vectors)), strict=True))
-    shown = _widest(places)
+    shown = _typical(places)
     caption = (
-        f"t-SNE of {len(triples)} datapoints x̂¹ with the classifiers of their best relevant (w₊) and best irrelevant "
-        "hit (w₋)"
+        f"t-SNE of {len(triples)} datapoints x̂¹ with the classifiers of their best relevant (w₊) and best "
+        "irrelevant hit (w₋)"
         + (", and the datapoint adapted to each (x̂²⁺, x̂²⁻)" if adapts else "")
-        + ". Lines join the vectors of one datapoint, the one in the middle of the table's range."
+        + ". Lines join the vectors of a typical datapoint: the one with the median distance from x̂¹ to w₊."
     )
-    section.blocks.extend([
-        Figure("adaptation", caption, "Scatter of five kinds of vectors.", _draw_adaptation(places, shown), (8, 4.6)),
-        Table("adaptation", ["mean cosine", "relevant label", "irrelevant label"], cosines),
-    ])
+    section.blocks.extend(
+        [
+            Figure(
+                "adaptation",
+                caption,
+                "Scatter of five kinds of vectors.",
+                _draw_adaptation(places, shown),
+                (8, 4.6),
+            ),
+            Table("adaptation", ["mean cosine", "relevant label", "irrelevant label"], cosines),
+        ]
+    )
     return section
 
 
@@ -80,7 +90,7 @@ def _triples(study: Study) -> Ints:
 
 
 @torch.no_grad()
-def _vectors(study: Study, triples: Ints) -> tuple[dict[str, Floats], list[list[str | int | float]]]:
+def _vectors(study: Study, triples: Ints) -> tuple[dict[str, Floats], Rows]:
     """The five vectors of each point, (B, D) each; and the mean cosines before and after adaptation."""
     labels, bags = study.model.labels, study.bags(triples[:, 0])
     x = bags.take(torch.arange(len(bags), device=bags.rows.device))
@@ -88,18 +98,18 @@ def _vectors(study: Study, triples: Ints) -> tuple[dict[str, Floats], list[list[
     adapted = study.model.ranker.adapted(x, labels.bags.take(rows))  # (B, 2, D)
     w, plain = labels.weights[rows], x.vector()
     before, after = ((v * w).sum(-1).mean(0).tolist() for v in (plain[:, None], adapted))
-    cosines: list[list[str | int | float]] = [["x̂¹ with w", *before], ["x̂² with w", *after]]
+    cosines: Rows = [["x̂¹ with w", *before], ["x̂² with w", *after]]
     named = {"x̂¹": plain, "x̂²⁺": adapted[:, 0], "x̂²⁻": adapted[:, 1], "w₊": w[:, 0], "w₋": w[:, 1]}
     return {name: v.float().cpu().numpy() for name, v in named.items()}, cosines
 
 
-def _widest(places: dict[str, Floats]) -> int:
+def _typical(places: dict[str, Floats]) -> int:
     """A typical datapoint: the one whose distance from x̂¹ to w₊ is the median."""
     distance = np.linalg.norm(places["x̂¹"] - places["w₊"], axis=1)
     return int(np.argsort(distance)[len(distance) // 2])
 
 
-def _draw_adaptation(places: dict[str, Floats], shown: int):  # type: ignore[no-untyped-def]
+def _draw_adaptation(places: dict[str, Floats], shown: int) -> Draw:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         blue, orange, green = theme.series[0], theme.series[1], theme.series[2]
@@ -109,12 +119,22 @@ def _draw_adaptation(places: dict[str, Floats], shown: int):  # type: ignore[no-
         }  # fmt: skip
         for name, at in places.items():
             marker, colour = looks[name]
-            axes.scatter(at[:, 0], at[:, 1], s=26, marker=marker, color=colour, alpha=0.45, linewidths=0, label=name)
+            axes.scatter(
+                at[:, 0], at[:, 1], s=26, marker=marker, color=colour, alpha=0.45, linewidths=0, label=name
+            )
         centre = places["x̂¹"][shown]
         for name, at in places.items():
             marker, colour = looks[name]
             axes.plot(*zip(centre, at[shown], strict=True), color=theme.text, linewidth=0.9)
-            axes.scatter(*at[shown], s=120, marker=marker, color=colour, edgecolors=theme.text, zorder=3)
+            axes.scatter(
+                at[shown, 0],
+                at[shown, 1],
+                s=120,
+                marker=marker,
+                color=colour,
+                edgecolors=theme.text,
+                zorder=3,
+            )
         _flat(axes, theme)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
 
@@ -131,7 +151,10 @@ def classifiers_section(study: Study) -> Section:
     categories = study.label_categories(rows)
     if categories is None:
         names, group = _clusters(study, rows, weights)
-        by = f"{len(names)} clusters (k-means), since labels have no column “{study.category}”; each is named by its central labels"
+        by = (
+            f"{len(names)} clusters (k-means), since labels have no column “{study.category}”; each is named "
+            "by two popular labels of its inner half"
+        )
     else:
         names, group = _largest(categories)
         by = f"their {NAMED} most frequent categories"
@@ -139,7 +162,10 @@ def classifiers_section(study: Study) -> Section:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         rest = at[group < 0]
-        axes.scatter(rest[:, 0], rest[:, 1], s=4, color=theme.faint, linewidths=0, rasterized=True, label="others")
+        if len(rest):
+            axes.scatter(
+                rest[:, 0], rest[:, 1], s=4, color=theme.faint, linewidths=0, rasterized=True, label="others"
+            )
         for number, name in enumerate(names):
             own = at[group == number]
             axes.scatter(
@@ -147,10 +173,7 @@ def classifiers_section(study: Study) -> Section:
                 alpha=0.75, rasterized=True, label=shortened(name, 40),
             )  # fmt: skip
         _flat(axes, theme)
-        handles, labels = axes.get_legend_handles_labels()
-        start = 0 if len(rest) else 1
         axes.legend(
-            [*handles[1:], handles[0]][: len(handles) - start], [*labels[1:], labels[0]][: len(labels) - start],
             loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, markerscale=2.5, fontsize=9,
         )  # fmt: skip
 
@@ -181,7 +204,7 @@ def _largest(categories: list[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
 
 
 def _clusters(study: Study, rows: Ints, weights: Floats) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Clusters of the classifiers, named by the two popular labels next to their middle."""
+    """Clusters of the classifiers, each named by the two most popular labels of its inner half."""
     from sklearn.cluster import KMeans
 
     count = min(CLUSTERS, len(rows))
@@ -189,7 +212,9 @@ def _clusters(study: Study, rows: Ints, weights: Floats) -> tuple[list[str], npt
     names = []
     for number in range(count):
         own = np.flatnonzero(found.labels_ == number)
-        near = own[np.argsort(-(weights[own] @ found.cluster_centers_[number]), kind="stable")[:20]]
+        near = own[
+            np.argsort(-(weights[own] @ found.cluster_centers_[number]), kind="stable")[: len(own) // 2 + 1]
+        ]
         popular = near[np.argsort(-study.frequency[rows[near]], kind="stable")[:2]]
         names.append(", ".join(shortened(name_of(study.catalogue.labels, int(rows[i])), 18) for i in popular))
     return names, found.labels_.astype(np.int64)

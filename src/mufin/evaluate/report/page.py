@@ -15,6 +15,8 @@ from pathlib import Path
 
 from mufin.evaluate.report.figures import Draw, Drawing, render
 
+Rows = Sequence[Sequence[str | int | float]]
+
 
 @dataclass(frozen=True)
 class Text:
@@ -30,7 +32,7 @@ class Table:
 
     name: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str | int | float]]
+    rows: Rows
     left: int = 1  # columns that are words
     most: int = 60  # rows in the page; the file has all
     kind: str = "table"

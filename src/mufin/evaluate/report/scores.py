@@ -10,7 +10,7 @@ from mufin.evaluate.bins import popularity_bins, precision_by_category, recall_c
 from mufin.evaluate.bootstrap import intervals
 from mufin.evaluate.pointwise import pointwise
 from mufin.evaluate.report.figures import Theme, bare, shortened
-from mufin.evaluate.report.page import Figure, Section, Table, Text
+from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.score import measured, seen
 from mufin.metrics import FloatArray, propensities
@@ -35,9 +35,9 @@ def metrics_section(study: Study) -> Section:
         "Metrics",
         [
             Text(
-                f"On {len(study):,} datapoints. Names with an @ are percentages. The intervals (95 %) come from "
-                "1,000 bootstrap samples of the datapoints; what varies from one training to the next is not in "
-                "them. Coverage counts labels, not datapoints, and has none."
+                f"On {len(study):,} datapoints. Names with an @ are percentages. The intervals (95 %) come "
+                "from 1,000 bootstrap samples of the datapoints; what varies from one training to the next "
+                "is not in them. Coverage counts labels, not datapoints, and has none."
             ),
             Table("metrics", ["metric", "value", "low", "high"], rows),
         ],
@@ -48,7 +48,9 @@ def category_section(study: Study) -> Section:
     """P@5 over the datapoints of each category."""
     section = Section("categories", "P@5 by category")
     if study.categories is None:
-        section.blocks.append(Text(f"The items have no column “{study.category}”: there is nothing to group by."))
+        section.blocks.append(
+            Text(f"The items have no column “{study.category}”: there is nothing to group by.")
+        )
         return section
     names, count, value, error = _by_category(study, study.categories)
     order = np.argsort(-count, kind="stable")
@@ -76,9 +78,7 @@ def category_section(study: Study) -> Section:
     return section
 
 
-def _by_category(
-    study: Study, categories: list[str]
-) -> tuple[list[str], np.ndarray, FloatArray, FloatArray]:
+def _by_category(study: Study, categories: list[str]) -> tuple[list[str], np.ndarray, FloatArray, FloatArray]:
     """Names, sizes, P@5 and the half widths of its intervals."""
     precision = precision_by_category(study.predictions.labels, study.points.relevance, categories, K)
     number = np.unique(np.asarray(categories, dtype=str), return_inverse=True)[1]
@@ -112,17 +112,17 @@ def popularity_section(study: Study) -> Section:
         axes.legend(loc="upper center", ncols=2)
         bare(axes, theme, "y")
 
-    rows = [
+    rows: Rows = [
         [f"seen {ranges[i]}", int(sizes[i]), float(reached[i]), float(there[i])] for i in range(BINS)
-    ]  # fmt: skip
+    ]
     return Section(
         "popularity",
         "R@10 by popularity of labels",
         [
             Figure(
                 "popularity",
-                f"Labels in {BINS} bins from rare to popular, each with about the same number of training pairs. "
-                f"The blue parts add up to R@10 = {reached.sum():.1f} %.",
+                f"Labels in {BINS} bins from rare to popular, each with about the same number of training "
+                f"pairs. The blue parts add up to R@10 = {reached.sum():.1f} %.",
                 "; ".join(f"seen {ranges[i]}: {reached[i]:.1f} of {there[i]:.1f}" for i in range(BINS)),
                 draw,
             ),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mufin.encode.ragged import Ints
-from mufin.evaluate.report.page import Gallery, Row, Section, Table, Text
+from mufin.evaluate.report.page import Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
 from mufin.rank.fusion import Parts
 
@@ -37,8 +37,8 @@ def suspects_section(study: Study) -> Section:
             Gallery([_missing_row(study, *pair) for pair in missing[:SHOWN]]),
             Table("likely-missing", HEADER, _table(study, missing), left=4, most=SHOWN),
             Text(
-                "Likely wrong: relevant labels that the model finds least probable, among those that at least "
-                f"{OFTEN} training points have. Beside each, what the model would have said."
+                "Likely wrong: relevant labels that the model finds least probable, among those that at "
+                f"least {OFTEN} training points have. Beside each, what the model would have said."
             ),
             Gallery([_wrong_row(study, *pair) for pair in wrong[:SHOWN]]),
             Table("likely-wrong", HEADER, _table(study, wrong), left=4, most=SHOWN),
@@ -60,8 +60,7 @@ def _wrong(study: Study) -> Pairs:
     rows, labels, chance = truth_probability(study)
     usable = np.flatnonzero((study.frequency[labels] >= OFTEN) & (chance >= 0))
     order = usable[np.argsort(chance[usable], kind="stable")]
-    seen: set[int] = set()
-    first = [i for i in order if not (int(rows[i]) in seen or seen.add(int(rows[i])))]  # type: ignore[func-returns-value]
+    first = order[np.sort(np.unique(rows[order], return_index=True)[1])]  # the lowest of each datapoint
     return _varied((int(rows[i]), int(labels[i]), float(chance[i])) for i in first)
 
 
@@ -141,7 +140,7 @@ def _wrong_row(study: Study, point: int, label: int, chance: float) -> Row:
     return Row(study.point_card(point), [suspect, *study.best(point, 3)])
 
 
-def _table(study: Study, pairs: Pairs) -> list[list[str | int | float]]:
+def _table(study: Study, pairs: Pairs) -> Rows:
     items, labels = study.catalogue.items, study.catalogue.labels
     return [
         [

@@ -42,7 +42,10 @@ def alpha_section(study: Study) -> Section:
         left.set_ylabel("labels")
         bare(left, theme, "y")
         box = right.boxplot(
-            [group if len(group) else [np.nan] for group in groups], showfliers=False, patch_artist=True, widths=0.6
+            [group if len(group) else [np.nan] for group in groups],
+            showfliers=False,
+            patch_artist=True,
+            widths=0.6,
         )
         for part in box["boxes"]:
             part.set(facecolor=theme.good, edgecolor=theme.text)
@@ -56,8 +59,8 @@ def alpha_section(study: Study) -> Section:
 
     middle = f"{np.median(alpha):.2f}" if len(alpha) else "–"
     caption = (
-        f"Left: α of {len(alpha):,} labels, median {middle}; {np.mean(alpha > 0.99):.0%} are at 1, without training. "
-        "Right: by five bins of popularity (median, quartiles, range without outliers)."
+        f"Left: α of {len(alpha):,} labels, median {middle}; {np.mean(alpha > 0.99):.0%} are at 1, without "
+        "training. Right: by five bins of popularity (median, quartiles, range without outliers)."
     )
     section.blocks.append(Figure("alpha", caption, f"Histogram of α, median {middle}.", draw))
     return section
@@ -74,10 +77,18 @@ def calibration_section(study: Study) -> Section:
     spread = 1.96 * np.sqrt(found * (1 - found) / np.maximum(count, 1))
 
     def draw(canvas: Canvas, theme: Theme) -> None:
+        from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
         axes, below = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         axes.plot([0, 1], [0, 1], color=theme.text, linewidth=1, linestyle="--", label="perfect")
         axes.errorbar(
-            claimed[some], found[some], spread[some], color=theme.good, marker="o", capsize=2, label="this model"
+            claimed[some],
+            found[some],
+            spread[some],
+            color=theme.good,
+            marker="o",
+            capsize=2,
+            label="this model",
         )
         axes.set_ylabel("share that is relevant")
         axes.set_ylim(-0.02, 1.02)
@@ -85,6 +96,8 @@ def calibration_section(study: Study) -> Section:
         bare(axes, theme, "y")
         below.bar((np.arange(BINS) + 0.5) / BINS, count, width=0.9 / BINS, color=theme.bad)
         below.set_yscale("log")
+        below.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        below.yaxis.set_minor_formatter(NullFormatter())
         below.set_xlabel("probability given")
         below.set_ylabel("hits")
         below.set_xlim(0, 1)
@@ -97,13 +110,13 @@ def calibration_section(study: Study) -> Section:
         [
             Text(
                 f"Expected calibration error {error:.4f}, over {BINS} bins: how far probabilities are from "
-                f"shares on average. Over the {TOP} best hits of each datapoint; relevant hits that the truth lacks "
-                "make a model look too sure."
+                f"shares on average. Over the {TOP} best hits of each datapoint; relevant hits that the "
+                "truth lacks make a model look too sure."
             ),
             Figure(
                 "calibration",
-                "Above: of the hits in a range of probability, the share that is relevant, with its 95 % interval. "
-                "Below: how many hits each range holds (logarithmic).",
+                "Above: of the hits in a range of probability, the share that is relevant, with its 95 % "
+                "interval. Below: how many hits each range holds (logarithmic).",
                 f"Calibration curve; expected calibration error {error:.4f}.",
                 draw,
                 (8.0, 5.0),
