@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -55,8 +57,11 @@ def write_report(
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")
+    started = time.perf_counter()
     features = features_of(model, catalogue.items, points.members, progress)
+    encode_ms = (time.perf_counter() - started) * 1000 / len(points)
     predictions = predict_from(features, model, catalogue, points, DEPTH, progress)
+    predictions = replace(predictions, encode_ms_per_point=encode_ms)
     study = Study(model, catalogue, points, features, predictions, propensity, category)
     sections = []
     with progress.task("Report", len(SECTIONS)) as task:

@@ -119,7 +119,7 @@ def _heat_map(study: Study, number: int, point: int, label: int, attends: bool) 
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         image = axes.imshow(weights, cmap=theme.heat, aspect="auto")
-        canvas.colorbar(image, ax=axes, label=what.lower(), fraction=0.05, pad=0.02)
+        canvas.colorbar(image, ax=axes, label=what.lower(), fraction=0.06, aspect=30, pad=0.02)
         axes.spines[:].set_visible(False)
         _ticks(axes, own, other)
         _numbers(axes, weights)
@@ -142,7 +142,7 @@ def _ticks(axes: Axes, own: list[Descriptor], other: list[Descriptor]) -> None:
     axes.set_xticks(range(len(other)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.tick_params(length=0)
     axes.set_ylabel("datapoint")
-    axes.set_xlabel("label", labelpad=32 if "" in names else 4)
+    axes.set_xlabel("label", labelpad=4 if any(names) else 32)
     for descriptors, is_row in ((own, True), (other, False)):
         for place, descriptor in enumerate(descriptors):
             if descriptor.pixels is None:
@@ -162,7 +162,7 @@ def _numbers(axes: Axes, weights: npt.NDArray[np.float32]) -> None:
     middle = (float(weights.min()) + float(weights.max())) / 2
     for (row, column), value in np.ndenumerate(weights):
         colour = "#ffffff" if value < middle else "#1c1f23"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=9)
+        axes.text(column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=9)
 
 
 def _descriptors(items: Items, rows: list[int], count: int) -> list[Descriptor]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float32]
 POINTS = 60  # datapoints whose five vectors are shown
-LABELS = 6000  # classifiers beyond these are sampled
+LABELS = 10_000  # classifiers beyond these are sampled
 CLUSTERS = 6
 NAMED = 5  # categories with a colour of their own
 
@@ -153,7 +153,7 @@ def classifiers_section(study: Study) -> Section:
         names, group = _clusters(study, rows, weights)
         by = (
             f"{len(names)} clusters (k-means), since labels have no column “{study.category}”; each is named "
-            "by two popular labels of its inner half"
+            "by its two most popular labels"
         )
     else:
         names, group = _largest(categories)
@@ -162,16 +162,23 @@ def classifiers_section(study: Study) -> Section:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         rest = at[group < 0]
-        if len(rest):
-            axes.scatter(
-                rest[:, 0], rest[:, 1], s=4, color=theme.faint, linewidths=0, rasterized=True, label="others"
-            )
         for number, name in enumerate(names):
             own = at[group == number]
             axes.scatter(
                 own[:, 0], own[:, 1], s=9, marker=MARKERS[number], color=theme.series[number], linewidths=0,
                 alpha=0.75, rasterized=True, label=shortened(name, 40),
             )  # fmt: skip
+        if len(rest):
+            axes.scatter(
+                rest[:, 0],
+                rest[:, 1],
+                s=4,
+                color=theme.faint,
+                linewidths=0,
+                rasterized=True,
+                label="others",
+                zorder=0,
+            )
         _flat(axes, theme)
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, markerscale=2.5, fontsize=9,
@@ -204,7 +211,7 @@ def _largest(categories: list[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
 
 
 def _clusters(study: Study, rows: Ints, weights: Floats) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Clusters of the classifiers, each named by the two most popular labels of its inner half."""
+    """Clusters of the classifiers, each named by its two most popular labels."""
     from sklearn.cluster import KMeans
 
     count = min(CLUSTERS, len(rows))
@@ -212,10 +219,7 @@ def _clusters(study: Study, rows: Ints, weights: Floats) -> tuple[list[str], npt
     names = []
     for number in range(count):
         own = np.flatnonzero(found.labels_ == number)
-        near = own[
-            np.argsort(-(weights[own] @ found.cluster_centers_[number]), kind="stable")[: len(own) // 2 + 1]
-        ]
-        popular = near[np.argsort(-study.frequency[rows[near]], kind="stable")[:2]]
+        popular = own[np.argsort(-study.frequency[rows[own]], kind="stable")[:2]]
         names.append(", ".join(shortened(name_of(study.catalogue.labels, int(rows[i])), 18) for i in popular))
     return names, found.labels_.astype(np.int64)
 

@@ -136,7 +136,7 @@ def _missing_row(study: Study, point: int, label: int, chance: float) -> Row:
 
 
 def _wrong_row(study: Study, point: int, label: int, chance: float) -> Row:
-    suspect = study.label_card(label, True, f"probability {chance:.2%}")
+    suspect = study.label_card(label, True, f"in the truth; probability {chance:.2%}")
     return Row(study.point_card(point), [suspect, *study.best(point, 3)])
 
 
