@@ -68,8 +68,8 @@ def test_the_command(folders: tuple[Path, Path, Path], tmp_path: Path, capsys: p
     assert (tmp_path / "compare" / "differences-1.csv").is_file()
     assert main([*call, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["against"] == str(weak)
-    assert 0 < found["runs"][str(good)]["differences"]["P@5"]["p"] <= 1
+    assert found["against"] == "weak"
+    assert 0 < found["runs"]["good"]["differences"]["P@5"]["p"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,9 @@ def compare(
     from mufin.evaluate.compare import compare as compare_models
 
     def loaded() -> Iterator[tuple[str, Mufin]]:
+        short = len({run.name for run in runs}) == len(runs)
         for run in runs:
-            yield str(run), load_model(run, device)
+            yield run.name if short else str(run), load_model(run, device)
 
     progress = Progress(quiet or json)
     found = compare_models(loaded(), read, split, constants(propensity), category, progress)

@@ -162,7 +162,9 @@ def _numbers(axes: Axes, weights: npt.NDArray[np.float32]) -> None:
     middle = (float(weights.min()) + float(weights.max())) / 2
     for (row, column), value in np.ndenumerate(weights):
         colour = "#ffffff" if value < middle else "#1c1f23"
-        axes.text(column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=9)
+        axes.text(
+            column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=9
+        )
 
 
 def _descriptors(items: Items, rows: list[int], count: int) -> list[Descriptor]:

@@ -47,7 +47,7 @@ class Table:
             case int():
                 return f"{value:,}"
             case float():
-                return f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}"
+                return f"{value:.4f}" if 0 < abs(value) < 1 else f"{value:.2f}"
             case _:
                 return value
 
