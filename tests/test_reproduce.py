@@ -111,9 +111,9 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("config", "data", "share", "vision", "asked"),
     [
-        ("mm-amazontitles-300k", "data/mm-amazontitles-300k", 1 / 20_000, "vit", []),
-        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 2_000, "vit", ["--fitb", "fitb_test"]),
-        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 2_000, "resnet", ["--fitb", "fitb_test"]),
+        ("mm-amazontitles-300k", "data/mm-amazontitles-300k", 1 / 50_000, "vit", []),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 5_000, "vit", ["--fitb", "fitb_test"]),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 5_000, "resnet", ["--fitb", "fitb_test"]),
         ("a2q-4m", "data/a2q", 1 / 200_000, "vit", []),
     ],
 )
