@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,12 +78,13 @@ def test_settings_are_the_paper_s_but_for_what_is_said(path: Path):
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with configs/ and empty data/, in which commands are run as they are written."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)  # pytest would keep 600 MB each
 
 
 def run(words: list[str], settings: list[str]) -> None:
@@ -104,8 +107,10 @@ def test_every_command_runs_on_made_data(here: Path, tiny_encoders: tuple[str, s
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return true_encoders(tmp_path_factory.mktemp("true"))
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    folder = tmp_path_factory.mktemp("true")
+    yield true_encoders(folder)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
-from mufin.evaluate.bins import popularity_bins, precision_by_category, recall_contributions
+from mufin.evaluate.bins import categories_of, popularity_bins, precision_by_category, recall_contributions
 from mufin.evaluate.bootstrap import Difference, intervals, paired
 from mufin.evaluate.pointwise import pointwise
 from mufin.evaluate.score import measured, predict, seen
@@ -81,7 +81,7 @@ def compare(
         raise UsageError(f"split {split!r} has no datapoints")
     train = seen(catalogue, points)
     weights, bins = propensities(train, *propensity), popularity_bins(train, BINS)
-    categories = _categories(catalogue, points.members[points.offsets[:-1]], category)
+    categories = categories_of(catalogue.items, points.members[points.offsets[:-1]], category) or []
     runs: dict[str, Measured] = {}
     first = None
     for name, model in models:
@@ -104,10 +104,3 @@ def compare(
     names, counts = np.unique(np.asarray(categories, dtype=str), return_counts=True)
     sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
     return Comparison(runs, len(points), sizes, np.bincount(bins, minlength=BINS).tolist())
-
-
-def _categories(catalogue: Catalogue, rows: np.ndarray, column: str) -> list[str]:
-    if column not in catalogue.items.table.column_names:
-        return []
-    values = catalogue.items.table.column(column).take(rows).to_pylist()
-    return ["none" if value is None else str(value) for value in values]

@@ -17,6 +17,7 @@ from mufin.data.split import Split
 from mufin.data.thumbnails import small
 from mufin.encode.features import Features, Groups
 from mufin.encode.ragged import Ints
+from mufin.evaluate.bins import categories_of
 from mufin.evaluate.report.figures import shortened
 from mufin.evaluate.report.page import Card, data_uri
 from mufin.evaluate.score import Predictions, seen
@@ -91,17 +92,12 @@ class Study:
     @cached_property
     def categories(self) -> list[str] | None:
         """The category of each point (its first item's), or nothing where the items have none."""
-        return self._column(self.catalogue.items, self.points.members[self.points.offsets[:-1]])
+        first = self.points.members[self.points.offsets[:-1]]
+        return categories_of(self.catalogue.items, first, self.category)
 
     def label_categories(self, rows: Ints) -> list[str] | None:
         """The category of each of these labels."""
-        return self._column(self.catalogue.labels, rows)
-
-    def _column(self, items: Items, rows: Ints) -> list[str] | None:
-        if self.category not in items.table.column_names:
-            return None
-        values = items.table.column(self.category).take(rows).to_pylist()
-        return ["none" if value is None else str(value) for value in values]
+        return categories_of(self.catalogue.labels, rows, self.category)
 
     def interval(self, values: FloatArray) -> float:
         """Half the width of a mean's 95 % interval, by the normal distribution."""
