@@ -69,7 +69,7 @@ def mm_amazontitles(folder: Path, share: float) -> None:
 def polyvore_disjoint(folder: Path, share: float) -> None:
     """Outfits of five items with a picture and a caption; questions of 4 candidates, all unseen."""
     rng = np.random.default_rng(0)
-    outfits, questions = (max(4, round(share * n)) for n in (16_995, 15_145))
+    outfits, questions = (max(2, round(share * n)) for n in (16_995, 15_145))
     used, fresh = 3 * outfits, 3 * questions + 8
     names = [f"{kind}{i}" for kind, count in (("i", used), ("q", fresh)) for i in range(count)]
     items = [Item(name, [title(rng, 5)], pictures(rng, 1)) for name in names]

@@ -117,9 +117,9 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pat
     ("config", "data", "share", "vision", "asked"),
     [
         ("mm-amazontitles-300k", "data/mm-amazontitles-300k", 1 / 50_000, "vit", []),
-        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 5_000, "vit", ["--fitb", "fitb_test"]),
-        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 5_000, "resnet", ["--fitb", "fitb_test"]),
-        ("a2q-4m", "data/a2q", 1 / 200_000, "vit", []),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 8_000, "vit", ["--fitb", "fitb_test"]),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 8_000, "resnet", ["--fitb", "fitb_test"]),
+        ("a2q-4m", "data/a2q", 1 / 400_000, "vit", []),
     ],
 )
 def test_the_true_architectures_train_and_answer(
