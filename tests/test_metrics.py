@@ -194,3 +194,25 @@ def test_other_wrong_uses() -> None:
 
 def test_fitb_accuracy() -> None:
     assert metrics.fitb_accuracy(np.array([0, 1, 2]), np.array([0, 1, 3])) == pytest.approx(2 / 3)
+
+
+def test_calibration_error_against_a_loop():
+    rng = np.random.default_rng(3)
+    chance = np.append(rng.random(500), [0.0, 1.0])  # both ends belong to a bin
+    hit = rng.random(502) < chance**2
+    expected = 0.0
+    for start in np.arange(15) / 15:
+        own = [i for i, p in enumerate(chance) if min(int(p * 15), 14) == round(start * 15)]
+        expected += abs(chance[own].mean() - hit[own].mean()) * len(own) / 502
+    assert metrics.expected_calibration_error(chance, hit) == pytest.approx(expected)
+    count, claimed, found = metrics.calibration_curve(chance, hit)
+    assert count.sum() == 502
+    assert (claimed[1:] > claimed[:-1]).all()
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_a_sure_and_right_model_has_no_calibration_error():
+    assert metrics.expected_calibration_error([1.0, 0.0, 1.0], [True, False, True]) == 0
+    assert metrics.expected_calibration_error([], []) == 0
+    with pytest.raises(UsageError, match="expected as many"):
+        metrics.calibration_curve([0.5], [True, False])

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mufin.commands import ask, bring, keep, make
+from mufin.commands import ask, bring, compare, keep, make
 from mufin.errors import MufinError
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 for command in (
     make.demo, make.check, make.config, make.train,
-    ask.evaluate, ask.predict, ask.recommend, ask.embed,
+    ask.evaluate, compare.compare, ask.predict, ask.recommend, ask.embed,
     keep.info, keep.add_labels, keep.remove_labels,
 ):  # fmt: skip
     app.command()(command)

@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mufin.commands import printing
-from mufin.commands.options import Best, Device, Folder, Input, Json, OnlySplit, Quiet, Run, load_model
+from mufin.commands.options import (
+    Best,
+    Category,
+    Device,
+    Folder,
+    Input,
+    Json,
+    OnlySplit,
+    Propensity,
+    Quiet,
+    Report,
+    Run,
+    TestSplit,
+    constants,
+    load_model,
+)  # fmt: skip
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,13 +37,13 @@ if TYPE_CHECKING:
 def evaluate(
     run: Run,
     folder: Folder,
-    split: Annotated[str, typer.Option(metavar="NAME", help="The split to predict.")] = "test",
+    split: TestSplit = "test",
     fitb: Annotated[
         str | None, typer.Option(metavar="QUESTIONS", help="Answer fill-in-the-blank questions instead.")
     ] = None,
-    propensity: Annotated[
-        str, typer.Option(metavar="A,B", help="Propensity constants; Amazon data: 0.6,2.6.")
-    ] = "0.55,1.5",
+    propensity: Propensity = "0.55,1.5",
+    report: Report = None,
+    category: Category = "category",
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -41,6 +56,7 @@ def evaluate(
     \b
     Example:
       mufin evaluate runs/shop shop/ --split test --json
+      mufin evaluate runs/shop shop/ --report report.html
       mufin evaluate runs/outfits outfits/ --fitb fitb_test
     """
     from mufin.data.catalogue import Catalogue
@@ -48,26 +64,29 @@ def evaluate(
 
     catalogue = Catalogue.read(folder)
     progress = Progress(quiet or json)
+    if fitb is not None and report is not None:
+        raise UsageError("a report is about a split, --fitb about questions; ask for one of them")
     if fitb is not None:
         values = _answer(load_model(run, device), catalogue, _questions(folder, fitb), progress)
     else:
         catalogue.split(split)  # an unknown name should not cost the time of loading a model
-        from mufin.evaluate.score import evaluate as evaluate_model
+        a_b = constants(propensity)
+        if report is not None:
+            from mufin.evaluate.report import check_report, write_report
 
-        constants = _constants(propensity)
-        values = evaluate_model(load_model(run, device), catalogue, split, constants, progress)
+            check_report(report)
+            model = load_model(run, device)
+            values = write_report(model, catalogue, report, split, a_b, category, progress)
+        else:
+            from mufin.evaluate.score import evaluate as evaluate_model
+
+            values = evaluate_model(load_model(run, device), catalogue, split, a_b, progress)
     if json:
         printing.show_json({name: round(value, 6) for name, value in values.items()})
     else:
         printing.show_metrics({str(run): values})
-
-
-def _constants(text: str) -> tuple[float, float]:
-    try:
-        a, b = (float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--propensity {text!r}: expected two numbers as in 0.55,1.5") from None
-    return a, b
+        if report is not None:
+            typer.echo(f"\nThe report is in {report}")
 
 
 def predict(

@@ -24,6 +24,15 @@ Settings = Annotated[
 OnlySplit = Annotated[
     str | None, typer.Option(metavar="NAME", help="Only the items of this split of the folder.")
 ]
+TestSplit = Annotated[str, typer.Option(metavar="NAME", help="The split to predict.")]
+Propensity = Annotated[str, typer.Option(metavar="A,B", help="Propensity constants; Amazon data: 0.6,2.6.")]
+Category = Annotated[
+    str, typer.Option(metavar="COLUMN", help="The column of items that a report groups datapoints by.")
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.html", help="Write a page with figures; their files go beside it."),
+]
 Best = Annotated[int, typer.Option("-k", metavar="N", help="How many labels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -52,3 +61,12 @@ def load_model(run: Path, device: str = "auto") -> Mufin:
     from mufin.store import load
 
     return load(run, device)
+
+
+def constants(text: str) -> tuple[float, float]:
+    """The two numbers of --propensity."""
+    try:
+        a, b = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--propensity {text!r}: expected two numbers as in 0.55,1.5") from None
+    return a, b

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from mufin.data.items import Items
 from mufin.errors import UsageError
 from mufin.metrics import FloatArray, IntArray, judge
 
@@ -50,6 +51,14 @@ def recall_contributions(
     share = 1 / judged.relevant[judged.rows]  # (H,)
     bins = int(numbers.max(initial=0)) + 1
     return np.bincount(numbers[judged.labels], share, minlength=bins) / judged.n
+
+
+def categories_of(items: Items, rows: IntArray, column: str = "category") -> list[str] | None:
+    """The category of each of these items, or nothing where there is no such column."""
+    if column not in items.table.column_names:
+        return None
+    values = items.table.column(column).take(rows).to_pylist()
+    return ["none" if value is None else str(value) for value in values]
 
 
 def precision_by_category(

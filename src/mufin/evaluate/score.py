@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from mufin import metrics
 from mufin.data.catalogue import Catalogue
@@ -31,6 +32,7 @@ class Predictions:
 
     labels: Ints  # (n, k), best first, −1 where fewer are eligible
     score: NDArray[np.float32]  # (n, k)
+    probability: NDArray[np.float32]  # (n, k)
     ms_per_point: float  # embedding, search and ranking, from the encoders' frozen outputs on
     encode_ms_per_point: float  # the frozen outputs; next to nothing when they are cached
 
@@ -41,8 +43,18 @@ def predict(
     """The k best labels of every point, none that is excluded or that the catalogue does not have."""
     progress = progress or Progress(quiet=True)
     started = time.perf_counter()
-    features = _features(model, catalogue.items, points.members, progress)
-    encoded = time.perf_counter()
+    features = features_of(model, catalogue.items, points.members, progress)
+    encode_ms = (time.perf_counter() - started) * 1000 / max(1, len(points))
+    return replace(
+        predict_from(features, model, catalogue, points, k, progress), encode_ms_per_point=encode_ms
+    )
+
+
+def predict_from(
+    features: Features, model: Mufin, catalogue: Catalogue, points: Split, k: int, progress: Progress
+) -> Predictions:
+    """The same, where the encoders' frozen outputs are already there."""
+    started = time.perf_counter()
     to_catalogue = catalogue.labels.rows(model.labels.items.ids)  # (L of the model,)
     if not (to_catalogue >= 0).any():
         raise UsageError(
@@ -50,22 +62,17 @@ def predict(
         )
     exclude = model.labels.align(points.exclude, catalogue.labels)
     allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
-    labels, score = [], []
+    parts = []
     groups = Groups(points.offsets, points.members)
     with progress.task("Predicting", len(points)) as task:
         for start in range(0, len(points), BATCH):
             part = np.arange(start, min(start + BATCH, len(points)), dtype=np.int64)
             ranked = model.rank(model.embedder.embed(features, groups.take(part)), k, exclude[part], allowed)
-            labels.append(ranked.labels.cpu().numpy())
-            score.append(ranked.score.cpu().numpy())
+            parts.append([v.cpu().numpy() for v in (ranked.labels, ranked.score, ranked.probability)])
             task.advance(len(part))
-    rows = np.concatenate(labels)
-    ended = time.perf_counter()
-    per_point = 1000 / max(1, len(points))
-    return Predictions(
-        np.where(rows >= 0, to_catalogue[rows], -1), np.concatenate(score),
-        (ended - encoded) * per_point, (encoded - started) * per_point,
-    )  # fmt: skip
+    rows, score, probability = (np.concatenate(same) for same in zip(*parts, strict=True))
+    ms = (time.perf_counter() - started) * 1000 / max(1, len(points))
+    return Predictions(np.where(rows >= 0, to_catalogue[rows], -1), score, probability, ms, 0.0)
 
 
 def evaluate(
@@ -83,14 +90,24 @@ def evaluate(
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")
-    predictions = predict(model, catalogue, points, progress=progress)
-    seen = catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
-    found = metrics.evaluate(predictions.labels, points.relevance, metrics.propensities(seen, *propensity))
-    return found | {
+    return measured(predict(model, catalogue, points, progress=progress), catalogue, points, propensity)
+
+
+def measured(
+    predictions: Predictions, catalogue: Catalogue, points: Split, propensity: tuple[float, float]
+) -> dict[str, float]:
+    """All metrics of these predictions."""
+    weights = metrics.propensities(seen(catalogue, points), *propensity)
+    return metrics.evaluate(predictions.labels, points.relevance, weights) | {
         "ms_per_point": predictions.ms_per_point,
         "encode_ms_per_point": predictions.encode_ms_per_point,
         "points": len(points),
     }
+
+
+def seen(catalogue: Catalogue, points: Split) -> csr_matrix:
+    """The relevance (n, L) that label frequencies are counted in: that of `train` where there is one."""
+    return catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
 
 
 def answer(
@@ -100,7 +117,7 @@ def answer(
     progress = progress or Progress(quiet=True)
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
     used = np.concatenate([queries.members, questions.choices.ravel()])
-    features = _features(model, catalogue.items, used, progress)
+    features = features_of(model, catalogue.items, used, progress)
     chosen = np.zeros(len(questions), np.int64)
     with progress.task("Answering", len(questions)) as task:
         for i, choices in enumerate(questions.choices):
@@ -111,5 +128,6 @@ def answer(
     return chosen
 
 
-def _features(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
+def features_of(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
+    """The encoders' frozen outputs of these items, from the cache where they are."""
     return model.embedder.features_of(items.only(model.config.modalities), rows, progress, "Encoding")

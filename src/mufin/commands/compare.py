@@ -1,0 +1,112 @@
+"""Holding models against one another: compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands import printing
+from mufin.commands.options import (
+    Category,
+    Device,
+    Json,
+    Propensity,
+    Quiet,
+    Report,
+    TestSplit,
+    constants,
+    load_model,
+)  # fmt: skip
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.evaluate.compare import Comparison
+    from mufin.model import Mufin
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5", "AUC", "MRR")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders of trained models.")],
+    catalogue: Annotated[Path, typer.Option(metavar="FOLDER", help="The catalogue to measure them on.")],
+    split: TestSplit = "test",
+    propensity: Propensity = "0.55,1.5",
+    category: Category = "category",
+    report: Report = None,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure several models side by side, and test how they differ from the first.
+
+    Differences come with a 95 % interval (paired bootstrap over datapoints) and a two-sided p (by
+    randomisation). `*` marks p < 0.05, `**` p < 0.01, `***` p < 0.001; p is not corrected for the number of
+    comparisons.
+
+    \b
+    Example:
+      mufin compare runs/shop runs/words --catalogue shop/ --report compare.html
+    """
+    if len(runs) < 2:
+        raise UsageError("one run alone cannot be compared; name two or more, or use `mufin evaluate`")
+    from mufin.data.catalogue import Catalogue
+    from mufin.progress import Progress
+
+    read = Catalogue.read(catalogue)
+    read.split(split)  # an unknown name should not cost the time of loading a model
+    if report is not None:
+        from mufin.evaluate.report import check_report
+
+        check_report(report)
+    from mufin.evaluate.compare import compare as compare_models
+
+    def loaded() -> Iterator[tuple[str, Mufin]]:
+        short = len({run.name for run in runs}) == len(runs)
+        for run in runs:
+            yield run.name if short else str(run), load_model(run, device)
+
+    progress = Progress(quiet or json)
+    found = compare_models(loaded(), read, split, constants(propensity), category, progress)
+    if report is not None:
+        from mufin.evaluate.report.comparison import write_comparison
+
+        write_comparison(found, report)
+    if json:
+        printing.show_json(found.to_json())
+        return
+    _show(found)
+    if report is not None:
+        typer.echo(f"\nThe report is in {report}")
+
+
+def _show(found: Comparison) -> None:
+    """A line a metric: the first run's value, then each other's with its difference."""
+    first, *others = found.runs.items()
+    rows = []
+    for metric in SHOWN:
+        digits = 2 if "@" in metric else 4
+        row = [metric, f"{first[1].metrics[metric]:.{digits}f}"]
+        for _, run in others:
+            by = run.against[metric]
+            row += [
+                f"{run.metrics[metric]:.{digits}f}",
+                f"{by.value:+.{digits}f} [{by.low:+.{digits}f}, {by.high:+.{digits}f}]",
+                f"{'< 0.001' if by.p < 0.001 else f'{by.p:.3f}'} {_stars(by.p):3}",
+            ]
+        rows.append(row)
+    header = ["", first[0]]
+    for name, _ in others:
+        header += [name, "difference", "p    "]
+    printing.show_table(header, rows)
+
+
+def _stars(p: float) -> str:
+    """One to three stars.
+
+    >>> [_stars(p) for p in (0.2, 0.04, 0.009, 0.0005)]
+    ['', '*', '**', '***']
+    """
+    return "*" * sum(p < bound for bound in (0.05, 0.01, 0.001))

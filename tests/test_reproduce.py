@@ -1,0 +1,143 @@
+"""docs/reproduce.md: its commands are understood, and run on made data of the paper's schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from made_papers import MADE, true_encoders
+from mufin.cli import app, main
+from mufin.config import Config
+from mufin.describe import differences
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+FENCE = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TO_COME = {"import", "fetch-images"}  # documented before they exist; checked as soon as they do
+FEW_STEPS = [
+    "pretrain.epochs=1", "pretrain.batch=16", "finetune.epochs=1", "finetune.batch=16", "run.device=cpu",
+]  # fmt: skip
+
+
+def commands() -> list[list[str]]:
+    """Every command of the page as a list of words, without `mufin`."""
+    blocks = "".join(FENCE.findall((ROOT / "docs" / "reproduce.md").read_text("utf-8")))
+    lines = [shlex.split(line) for line in blocks.replace("\\\n", " ").splitlines() if line.strip()]
+    assert all(words[0] == "mufin" for words in lines)
+    return [words[1:] for words in lines]
+
+
+def known() -> dict[str, object]:
+    return dict(getattr(get_command(app), "commands", {}))
+
+
+def main_run(config: str) -> list[str]:
+    """The first command that trains with these settings."""
+    return next(words for words in commands() if words[0] == "train" and f"configs/{config}.toml" in words)
+
+
+def test_there_are_commands_for_every_table():
+    found = [words[0] for words in commands()]
+    assert found.count("train") == 15
+    assert found.count("evaluate") >= 6
+    assert found.count("compare") == 2
+    assert found.count("import") == 3
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_a_command_is_understood(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    name, *arguments = words
+    if name in TO_COME and name not in known():
+        pytest.skip(f"there is no command {name} yet")
+    command = known()[name]
+    command.make_context(name, list(arguments))  # type: ignore[attr-defined]
+    settings = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--set"]
+    if "--config" in arguments:
+        file = ROOT / arguments[arguments.index("--config") + 1]
+        Config.read(file).override(settings)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_settings_are_the_paper_s_but_for_what_is_said(path: Path):
+    changed = {
+        "mm-amazontitles-300k": [],
+        "polyvore-disjoint": ["rank.alpha=one", "finetune.epochs=10"],
+        "a2q-4m": [
+            "vision.train_layers=0", "embed.projection=linear", "pretrain.epochs=13", "pretrain.refresh=4",
+            "retrieve.search=approximate", "finetune.epochs=2", "run.pictures=False",
+        ],
+    }  # fmt: skip
+    assert differences(Config.read(path), Config.preset("paper")) == changed[path.stem]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with configs/ and empty data/, in which commands are run as they are written."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)  # pytest would keep 600 MB each
+
+
+def run(words: list[str], settings: list[str]) -> None:
+    extra = [part for setting in settings for part in ("--set", setting)] if words[0] == "train" else []
+    assert main([*words, *extra, *([] if words[0] == "check" else ["--quiet"])]) == 0, words
+
+
+def test_every_command_runs_on_made_data(here: Path, tiny_encoders: tuple[str, str]):
+    """All tables and reports, with encoders of a few thousand weights."""
+    for name, make in MADE.items():
+        make(here / name, 1 / 30_000)
+    text, vision = tiny_encoders
+    small = [f"text.model={text}", f"vision.model={vision}", "embed.dim=16", *FEW_STEPS]
+    for words in commands():
+        if words[0] in TO_COME:
+            continue  # their results are the made data
+        run(words, small)
+    assert {path.name for path in here.glob("*.html")} == {"ablations.html", "categories.html", "mufin.html"}
+    assert len(list(here.glob("runs/*/*/mufin.json"))) == 15
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    folder = tmp_path_factory.mktemp("true")
+    yield true_encoders(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "share", "vision", "asked"),
+    [
+        ("mm-amazontitles-300k", "data/mm-amazontitles-300k", 1 / 50_000, "vit", []),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 8_000, "vit", ["--fitb", "fitb_test"]),
+        ("polyvore-disjoint", "data/polyvore-disjoint", 1 / 8_000, "resnet", ["--fitb", "fitb_test"]),
+        ("a2q-4m", "data/a2q", 1 / 400_000, "vit", []),
+    ],
+)
+def test_the_true_architectures_train_and_answer(
+    here: Path,
+    encoders: dict[str, Path],
+    capsys: pytest.CaptureFixture[str],
+    config: str,
+    data: str,
+    share: float,
+    vision: str,
+    asked: list[str],
+):
+    MADE[data](here / data, share)
+    models = [f"text.model={encoders['distilbert']}", f"vision.model={encoders[vision]}"]
+    words = main_run(config)
+    run(words, [*models, *FEW_STEPS])
+    folder = words[words.index("-o") + 1]
+    capsys.readouterr()
+    assert main(["evaluate", folder, data, *asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 <= found["accuracy" if asked else "P@1"] <= 100
