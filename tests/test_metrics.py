@@ -9,6 +9,7 @@ import pytest
 from scipy.sparse import csr_array, csr_matrix
 
 from mufin import metrics
+from mufin.calibration import calibration_curve, expected_calibration_error
 from mufin.errors import UsageError
 from mufin.metrics import IntArray, judge
 
@@ -204,15 +205,15 @@ def test_calibration_error_against_a_loop():
     for start in np.arange(15) / 15:
         own = [i for i, p in enumerate(chance) if min(int(p * 15), 14) == round(start * 15)]
         expected += abs(chance[own].mean() - hit[own].mean()) * len(own) / 502
-    assert metrics.expected_calibration_error(chance, hit) == pytest.approx(expected)
-    count, claimed, found = metrics.calibration_curve(chance, hit)
+    assert expected_calibration_error(chance, hit) == pytest.approx(expected)
+    count, claimed, found = calibration_curve(chance, hit)
     assert count.sum() == 502
     assert (claimed[1:] > claimed[:-1]).all()
     assert ((found >= 0) & (found <= 1)).all()
 
 
 def test_a_sure_and_right_model_has_no_calibration_error():
-    assert metrics.expected_calibration_error([1.0, 0.0, 1.0], [True, False, True]) == 0
-    assert metrics.expected_calibration_error([], []) == 0
+    assert expected_calibration_error([1.0, 0.0, 1.0], [True, False, True]) == 0
+    assert expected_calibration_error([], []) == 0
     with pytest.raises(UsageError, match="expected as many"):
-        metrics.calibration_curve([0.5], [True, False])
+        calibration_curve([0.5], [True, False])

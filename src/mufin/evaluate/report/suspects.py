@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mufin.candidates import overlap
 from mufin.encode.ragged import Ints
 from mufin.evaluate.report.page import Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
@@ -119,14 +120,24 @@ def _scores(study: Study, points: Ints, rows: Tensor) -> Tensor:
     vector, some = x.vector(), rows.clamp(min=0)
     classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.weights[some])
     similarity = model.labels.similarity(vector, rows, model.config.retrieve.entries)
-    memory = torch.zeros_like(similarity)
+    near = like = shared = torch.zeros_like(similarity)
+    settings = model.config.memory
     if len(model.memory):
-        settings = model.config.memory
-        voted, votes = model.memory.votes(vector, settings.neighbours, settings.temperature)
-        memory = ((rows[:, :, None] == voted[:, None, :]) * votes[:, None, :]).sum(-1)
+        near = _given(rows, *model.memory.votes(vector, settings.neighbours, settings.temperature))
+    if bags.words is not None and model.memory.words is not None:
+        found = model.memory.votes_by_words(bags.words, settings.neighbours, settings.word_temperature)
+        like = _given(rows, *found)
+    if bags.words is not None and model.labels.bags.words is not None:
+        shared = overlap(bags.words, model.labels.bags.words, rows)
     there = (rows >= 0) & ~similarity.isinf()
-    parts = Parts(classifier, similarity.where(there, 0.0), memory, model.labels.frequency[some], there)
-    return model.fusion.score(parts)
+    similarity = similarity.where(there, 0.0)
+    frequency = model.labels.frequency[some]
+    return model.fusion.score(Parts(classifier, similarity, near, like, shared, frequency, there))
+
+
+def _given(rows: Tensor, voted: Tensor, votes: Tensor) -> Tensor:
+    """The votes (B, V) for voted labels (B, V) that labels rows (B, K) got, (B, K)."""
+    return ((rows[:, :, None] == voted[:, None, :]) * votes[:, None, :]).sum(-1)
 
 
 def _missing_row(study: Study, point: int, label: int, chance: float) -> Row:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mufin.calibration import calibration_curve, expected_calibration_error
 from mufin.evaluate.bins import popularity_bins
 from mufin.evaluate.report.figures import Theme, bare
 from mufin.evaluate.report.page import Figure, Section, Table, Text
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.score import seen
-from mufin.metrics import calibration_curve, expected_calibration_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
