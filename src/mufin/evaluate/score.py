@@ -30,6 +30,7 @@ class Predictions:
 
     labels: Ints  # (n, k), best first, −1 where fewer are eligible
     score: NDArray[np.float32]  # (n, k)
+    probability: NDArray[np.float32]  # (n, k)
     ms_per_point: float  # embedding, search and ranking, from the encoders' frozen outputs on
     encode_ms_per_point: float  # the frozen outputs; next to nothing when they are cached
 
@@ -49,7 +50,7 @@ def predict(
         )
     exclude = model.labels.align(points.exclude, catalogue.labels)
     allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
-    labels, score = [], []
+    labels, score, probability = [], [], []
     groups = Groups(points.offsets, points.members)
     with progress.task("Predicting", len(points)) as task:
         for start in range(0, len(points), BATCH):
@@ -57,12 +58,13 @@ def predict(
             ranked = model.rank(model.embedder.embed(features, groups.take(part)), k, exclude[part], allowed)
             labels.append(ranked.labels.cpu().numpy())
             score.append(ranked.score.cpu().numpy())
+            probability.append(ranked.probability.cpu().numpy())
             task.advance(len(part))
     rows = np.concatenate(labels)
     ended = time.perf_counter()
     per_point = 1000 / max(1, len(points))
     return Predictions(
-        np.where(rows >= 0, to_catalogue[rows], -1), np.concatenate(score),
+        np.where(rows >= 0, to_catalogue[rows], -1), np.concatenate(score), np.concatenate(probability),
         (ended - encoded) * per_point, (encoded - started) * per_point,
     )  # fmt: skip
 
