@@ -53,7 +53,9 @@ class Results:
         name = self.path.stem.removeprefix("accuracy-")
         parts = [HEAD.format(name=name), self._table("test", order, settings, SHOWN)]
         if "†" in parts[-1]:
-            parts.append("\n† measured with other settings than this row has today, or by an earlier version.\n")
+            parts.append(
+                "\n† measured with other settings than this row has today, or by an earlier version.\n"
+            )
         parts.append(self._chosen())
         if "fitb" in self.values:
             table = self._table("fitb", order, settings, self._questions())
