@@ -25,6 +25,7 @@ class Peer:
     function: str
     seeds: int = 1  # more than one only where chance plays a part
     grid: tuple[dict[str, Any], ...] = ({},)
+    like: str = ""  # the peer whose settings it takes
 
     def rank(self) -> Callable[..., np.ndarray]:
         function: Callable[..., np.ndarray] = getattr(import_module(f"peers.{self.module}"), self.function)
@@ -39,16 +40,15 @@ def every(**values: list[Any]) -> tuple[dict[str, Any], ...]:
 PEERS = {
     "popularity": Peer("plain", "popular"),
     "TF-IDF neighbours": Peer("plain", "neighbours", grid=every(neighbours=[20, 50, 100])),
-    "napkinXC PLT": Peer(
-        "napkin", "plt", 3, every(arity=[2, 16], max_leaves=[50, 200], liblinear_c=[10, 30])
-    ),
-    "napkinXC one-vs-rest": Peer("napkin", "one_vs_rest", grid=every(liblinear_c=[10, 30])),
-    "PECOS XR-Linear": Peer("pecos", "xr_linear", 3, every(leaf=[20, 100], c=[1.0, 4.0], beam=[50])),
+    "napkinXC PLT": Peer("napkin", "plt", 3, every(arity=[2], max_leaves=[50, 200], liblinear_c=[10, 30])),
+    # The same regressions on the same features, and too slow to be tried many times.
+    "napkinXC one-vs-rest": Peer("napkin", "one_vs_rest", like="napkinXC PLT"),
+    "PECOS XR-Linear": Peer("xr_linear", "xr_linear", 3, every(leaf=[20, 100, 400], c=[1.0, 4.0], beam=[50])),
     "late fusion, neighbours": Peer(
-        "late", "neighbours", grid=every(text=[0.5, 0.6, 0.7, 0.8], temperature=[0.02, 0.04, 0.08])
+        "late", "neighbours", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], temperature=[0.05, 0.1, 0.2])
     ),
     "late fusion, linear": Peer(
-        "late", "linear", grid=every(text=[0.4, 0.5, 0.6, 0.7], ridge=[0.3, 1.0, 3.0, 10.0])
+        "late", "linear", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], ridge=[0.3, 1.0, 3.0])
     ),
 }
 

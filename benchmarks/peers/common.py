@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from scipy.sparse import csr_matrix
 
@@ -23,11 +25,16 @@ def tfidf(catalogue: Catalogue) -> tuple[csr_matrix, csr_matrix]:
     return _tfidf(*(texts_of(catalogue, catalogue.split(name)) for name in ("train", "test")))
 
 
-def allowed(ranked: list[list[int]], exclude: csr_matrix, k: int = DEPTH) -> np.ndarray:
-    """Lists of labels, best first, as rows (n, k) without what is never shown for the point; −1 behind."""
+def threads() -> int:
+    """How many a peer may use: as many as `accuracy.py` leaves to each of its processes."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
+def allowed(ranked: np.ndarray, exclude: csr_matrix, k: int = DEPTH) -> np.ndarray:
+    """Label rows (n, m), best first, −1 for none, cut to k without what is never shown for the point."""
     rows = np.full((len(ranked), k), -1, np.int64)
-    for i, labels in enumerate(ranked):
-        hidden = set(exclude.indices[exclude.indptr[i] : exclude.indptr[i + 1]].tolist())
+    for i, labels in enumerate(ranked.tolist()):
+        hidden = {-1, *exclude.indices[exclude.indptr[i] : exclude.indptr[i + 1]].tolist()}
         kept = [label for label in labels if label not in hidden][:k]
         rows[i, : len(kept)] = kept
     return rows

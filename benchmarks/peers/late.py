@@ -6,13 +6,16 @@ both are there. Each half is centred on the training points first.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, Config
+from mufin.data.items import Items
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Descriptors, Groups
+from mufin.encode.features import Groups
 from mufin.progress import Progress
 from mufin.store import pick_device
 from peers.common import best_columns
@@ -60,28 +63,40 @@ def linear(catalogue: Catalogue, seed: int, text: float, ridge: float) -> np.nda
 
 
 def vectors(catalogue: Catalogue, train: Split, *others: Split, text: float) -> list[np.ndarray]:
-    """The vector x of each point of these splits, (n, 384 + 1280)."""
-    config = Config().override(ENCODERS)
-    embedder = Embedder(config).to(pick_device("auto"))
-    splits = (train, *others)
-    rows = np.concatenate([split.members for split in splits])
-    features = embedder.features_of(catalogue.items, rows, Progress(quiet=True), "Encoding")
-    groups = [Groups(split.offsets, split.members) for split in splits]
+    """The vector x of each point of these splits, (n, 384 + 1280); `train` says where the middle is."""
+    texts, images = _encoded(catalogue.items)
     halves = []
-    for part, weight in ((features.text, text), (features.image, 1 - text)):
-        means = [_mean(part, group) for group in groups]
+    for rows, weight in ((texts, text), (images, 1 - text)):
+        means = [_mean(rows, split) for split in (train, *others)]
         centre = means[0].mean(axis=0)
         halves.append([np.sqrt(weight) * _unit(mean - centre * mean.any(1, keepdims=True)) for mean in means])
     return [_unit(np.concatenate(both, axis=1)) for both in zip(*halves, strict=True)]
 
 
-def _mean(part: Descriptors, groups: Groups) -> np.ndarray:
-    """The mean of the unit vectors of each point's descriptors, 0 where it has none."""
-    chosen, point = part.select(groups)
-    rows = _unit(part.rows.take(chosen)[0].numpy()[:, 0].astype(np.float32))
-    shape = (len(groups), len(rows))
-    count = np.maximum(np.bincount(point, minlength=len(groups)), 1).astype(np.float32)
-    weights = csr_matrix((1 / count[point], (point, np.arange(len(rows)))), shape=shape)
+@lru_cache(1)
+def _encoded(items: Items) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the unit vectors of each item's texts and of its pictures, 0 where it has none."""
+    embedder = Embedder(Config().override(ENCODERS)).to(pick_device("auto"))
+    everything = np.arange(len(items), dtype=np.int64)
+    features = embedder.features_of(items, everything, Progress(quiet=True), "Encoding")
+    groups = Groups.singles(everything)
+    found = []
+    for part in (features.text, features.image):
+        chosen, item = part.select(groups)
+        rows = _unit(part.rows.take(chosen)[0].numpy()[:, 0].astype(np.float32))
+        found.append(_average(rows, item, len(groups)))
+    return found[0], found[1]
+
+
+def _mean(rows: np.ndarray, split: Split) -> np.ndarray:
+    """The mean of the rows of each point's items."""
+    owner = np.repeat(np.arange(len(split)), np.diff(split.offsets))
+    return _average(rows[split.members], owner, len(split))
+
+
+def _average(rows: np.ndarray, owner: np.ndarray, n: int) -> np.ndarray:
+    count = np.maximum(np.bincount(owner, minlength=n), 1).astype(np.float32)
+    weights = csr_matrix((1 / count[owner], (owner, np.arange(len(rows)))), shape=(n, len(rows)))
     return np.asarray(weights @ rows)
 
 

@@ -20,6 +20,7 @@ def tuned(name: str, catalogue: Catalogue, keep: Path) -> dict[str, Any]:
 
     Each is tried once: its score goes into --keep, so that a run that was stopped goes on where it was.
     """
+    name = PEERS[name].like or name
     grid = PEERS[name].grid
     if len(grid) == 1:
         return grid[0]

@@ -1,6 +1,6 @@
 """Trains XR-Linear and predicts; runs inside PECOS's environment, where there is no mufin.
 
-    python pecos_worker.py FOLDER
+    python xr_linear_worker.py FOLDER
 
 Reads points.npz, relevance.npz, queries.npz and settings.json in FOLDER, writes labels.npy there.
 """

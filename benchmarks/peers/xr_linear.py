@@ -18,10 +18,10 @@ from mufin import Catalogue
 from mufin.encode.cache import cache_folder
 from mufin.errors import MufinError
 from mufin.evaluate.score import DEPTH
-from peers.common import allowed, extra, tfidf
+from peers.common import allowed, extra, tfidf, threads
 
 PACKAGES = (["--no-deps", "libpecos==1.2.8"], ["numpy<2", "scipy<1.14", "scikit-learn", "setuptools"])
-WORKER = Path(__file__).with_name("pecos_worker.py")
+WORKER = Path(__file__).with_name("xr_linear_worker.py")
 
 
 def xr_linear(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
@@ -29,7 +29,7 @@ def xr_linear(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
     python = _python()
     train, test = catalogue.split("train"), catalogue.split("test")
     points, queries = tfidf(catalogue)
-    wanted = settings | {"seed": seed, "k": DEPTH + extra(test.exclude), "threads": os.cpu_count()}
+    wanted = settings | {"seed": seed, "k": DEPTH + extra(test.exclude), "threads": threads()}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         relation = csr_matrix(train.relevance, dtype=np.float32)
@@ -38,7 +38,7 @@ def xr_linear(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
         (folder / "settings.json").write_text(json.dumps(wanted))
         _run([str(python), str(WORKER), str(folder)])
         ranked = np.load(folder / "labels.npy")
-    return allowed([[label for label in row if label >= 0] for row in ranked.tolist()], test.exclude)
+    return allowed(ranked, test.exclude)
 
 
 def _python() -> Path:
