@@ -36,7 +36,7 @@ def xr_linear(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
         for name, matrix in (("points", points), ("queries", queries), ("relevance", relation)):
             save_npz(folder / f"{name}.npz", matrix)
         (folder / "settings.json").write_text(json.dumps(wanted))
-        _run([str(python), str(WORKER), str(folder)])
+        _run("training", [str(python), str(WORKER), str(folder)])
         ranked = np.load(folder / "labels.npy")
     return allowed(ranked, test.exclude)
 
@@ -49,20 +49,27 @@ def _python() -> Path:
     folder = cache_folder() / "benchmarks" / "pecos"
     if not (folder / "bin" / "python").exists():
         draft = folder.with_name(f"pecos-{os.getpid()}.tmp")  # a venv may be moved; only its scripts may not
-        uv = shutil.which("uv")
-        _run([uv, "venv", str(draft)] if uv else [sys.executable, "-m", "venv", str(draft)])
-        python = str(draft / "bin" / "python")
-        install = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
-        for packages in PACKAGES:
-            _run([*install, "--quiet", "--only-binary", ":all:", *packages])
-        _run([python, "-c", "import pecos.xmc.xlinear.model"])
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        try:
+            _install(draft)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return folder / "bin" / "python"
 
 
-def _run(command: list[str]) -> None:
+def _install(folder: Path) -> None:
+    uv, python = shutil.which("uv"), str(folder / "bin" / "python")
+    what = "installation"
+    _run(what, [uv, "venv", str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)])
+    install = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    for packages in PACKAGES:
+        _run(what, [*install, "--quiet", "--only-binary", ":all:", *packages])
+    _run(what, [python, "-c", "import pecos.xmc.xlinear.model"])
+
+
+def _run(what: str, command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise MufinError(f"PECOS: `{' '.join(command[:4])} …` failed: {last}")
+        raise MufinError(f"the {what} of PECOS failed: {last}")
