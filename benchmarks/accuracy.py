@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import Kept, leaks, paired_difference
+from measure import Kept, leaks, paired_difference, questions_of
 from mufin import Catalogue, Config, fit, metrics
 from mufin.config import PRESETS
 from mufin.describe import differences
@@ -130,7 +130,7 @@ def measure(job: Job, catalogue: Catalogue, keep: Path, device: str) -> Run:
 def _answer(job: Job, catalogue: Catalogue, device: str) -> Run:
     """The share of questions answered rightly, in percent, for every file of questions."""
     sets = catalogue.from_sets(catalogue.sets[0])
-    files = [name for name, part in catalogue.parts.items() if part.kind == "questions"]
+    files = questions_of(catalogue)
     questions = {name: catalogue.questions(name) for name in files}
     started, facts = time.perf_counter(), {}
     if job.row in outfits.ANSWERS:
@@ -165,7 +165,7 @@ def wanted(arguments: argparse.Namespace, catalogue: Catalogue) -> list[Job]:
     """The jobs that were asked for: peers that are not left to chance have one seed."""
     known = today()
     jobs = []
-    asks = bool(catalogue.sets) and not arguments.slice
+    asks = bool(catalogue.sets and questions_of(catalogue)) and not arguments.slice
     for task in TASKS if arguments.task == "all" else [arguments.task]:
         peers = PEERS if task == "test" else outfits.ANSWERS
         ours = [row for row in known if task == "test" or row in ANSWERING]

@@ -128,7 +128,8 @@ def paired_difference(ours: list[Kept], theirs: list[Kept], seed: int = 0) -> di
 def leaks(catalogue: Catalogue) -> dict[str, int] | None:
     """How many test pairs (a, b) stand in `train`, as (a, b) or as (b, a); None where labels are no items.
 
-    Also how many are together in a set: those files must not be trained on and then asked for `test`.
+    Also how many are together in a set: those files must not be trained on and then asked for `test`; and how
+    many items of the questions are in one: those would not be new to a model that is trained on sets.
     """
     if catalogue.labels is not catalogue.items:
         return None
@@ -136,12 +137,22 @@ def leaks(catalogue: Catalogue) -> dict[str, int] | None:
     together = csr_matrix(train.shape, dtype=bool)
     for name in catalogue.sets:
         together = together + _together(catalogue, name)
+    asked = [catalogue.questions(name) for name in questions_of(catalogue)]
+    items = [rows for questions in asked for rows in (*questions.query, questions.choices.ravel())]
+    known = np.diff(together.indptr) > 0
     return {
         "test pairs": int(test.nnz),
         "same in train": int(test.multiply(train).nnz),
         "reversed in train": int(test.multiply(train.T).nnz),
         "in sets": int(test.multiply(together).nnz),
+        "items of questions": len(set(np.concatenate([np.zeros(0, np.int64), *items]).tolist())),
+        "of them in sets": len({row for rows in items for row in rows[known[rows]].tolist()}),
     }
+
+
+def questions_of(catalogue: Catalogue) -> list[str]:
+    """The names of the files of fill-in-the-blank questions."""
+    return [name for name, part in catalogue.parts.items() if part.kind == "questions"]
 
 
 def _pairs(catalogue: Catalogue, name: str) -> csr_matrix:

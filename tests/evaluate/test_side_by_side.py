@@ -32,12 +32,14 @@ def test_leaks_are_counted_in_both_directions(worn_together: Catalogue) -> None:
     from measure import leaks
 
     found = leaks(worn_together)
-    assert found == {"test pairs": 2, "same in train": 0, "reversed in train": 0, "in sets": 2}
+    assert found is not None
+    assert [*found.values()] == [2, 0, 0, 2, 0, 0]
     leaky = Catalogue.build(
         worn_together.items, train={"a": ["b"], "b": ["c"]}, test={"b": ["a"], "a": ["b"]}
     )
     found = leaks(leaky)
-    assert found == {"test pairs": 2, "same in train": 1, "reversed in train": 1, "in sets": 0}
+    assert found is not None
+    assert [*found.values()] == [2, 1, 1, 0, 0, 0]  # pairs, same, reversed, in sets; no questions
 
 
 def test_there_is_nothing_to_leak_where_labels_are_no_items(shop: Catalogue) -> None:
