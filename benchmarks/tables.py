@@ -125,7 +125,7 @@ class Results:
             f"Of {found['test pairs']:,} test pairs, {found['same in train']:,} stand in `train`, and "
             f"{found['reversed in train']:,} stand there reversed. {found['in sets']:,} are together in a "
             "set: sets train the models of fill in the blank, which are never asked for the test split. Of "
-            f"the {found['items of questions']:,} items of the questions, {found['of them in sets']:,} are in "
+            f"{found['items of questions']:,} items of the questions, {found['of them in sets']:,} are in "
             "a set.\n"
         )
 
