@@ -63,6 +63,7 @@ COMPARED = [  # paired differences, first minus second
     *(("best", row) for row in ("best, text only", "best, image only", *PEERS)),
     *(("default", row) for row in ("text only", "image only", *PEERS)),
 ]
+ORDER = [*PEERS, *outfits.ANSWERS, *VARIANTS]  # of the lines of a table
 RESULTS = Path(__file__).parent / "results"
 TASKS = ("test", "fitb")
 
@@ -182,8 +183,25 @@ def wanted(arguments: argparse.Namespace, catalogue: Catalogue) -> list[Job]:
     return jobs
 
 
-def run(job: Job, arguments: argparse.Namespace) -> str | None:
-    """Measure a job in a process of its own; the end of its complaint if it died."""
+def run_all(jobs: list[Job], arguments: argparse.Namespace, keep: Path, results: Results) -> list[Job]:
+    """Measure the jobs, each in a process of its own; the results on disk grow with each. Returns who died."""
+    died = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        started = {pool.submit(_process, job, arguments): job for job in jobs}
+        for future in as_completed(started):
+            job, complaint = started[future], future.result()
+            if complaint:
+                died.append(job)
+                print(f"{job.row}, seed {job.seed}: {complaint}", flush=True)
+                continue
+            put(job, keep, results)
+            results.write(ORDER, today())
+            print(results.line(job.task, job.row, today()), flush=True)
+    return died
+
+
+def _process(job: Job, arguments: argparse.Namespace) -> str | None:
+    """Measure a job; the end of its complaint if it died."""
     command = [sys.executable, __file__, str(arguments.data), "--device", arguments.device]
     command += ["--keep", str(arguments.keep), "--part", job.task, job.row, str(job.seed)]
     command += ["--slice"] if arguments.slice else []
@@ -191,6 +209,15 @@ def run(job: Job, arguments: argparse.Namespace) -> str | None:
     own = {"OMP_NUM_THREADS": threads} if arguments.jobs > 1 else {}
     done = subprocess.run(command, env=os.environ | own, stderr=subprocess.PIPE, text=True)
     return done.stderr[-2000:] if done.returncode else None
+
+
+def put(job: Job, keep: Path, results: Results) -> None:
+    """Put the part of a job into the results, if there is one; a failure replaces no success."""
+    if not job.part(keep).exists():
+        return
+    part: dict[str, Any] = json.loads(job.part(keep).read_text())
+    if "failed" not in part or not results.has(job.task, job.row, job.seed):
+        results.add(job.task, job.row, {key: part[key] for key in part if key not in ("task", "row")})
 
 
 def compare(results: Results, keep: Path) -> None:
@@ -243,38 +270,20 @@ def main() -> None:
         run_part(Job(task, row, int(seed)), arguments, keep)
         return
     catalogue = Catalogue.read(arguments.data)
-    arguments.results.mkdir(parents=True, exist_ok=True)
     results = Results(arguments.results / f"accuracy-{name}.json")
-    jobs, order, settings = wanted(arguments, catalogue), [*PEERS, *outfits.ANSWERS, *VARIANTS], today()
-
-    def take(job: Job) -> bool:
-        """Put the part of a job into the results, if there is one."""
-        if not job.part(keep).exists():
-            return False
-        part: dict[str, Any] = json.loads(job.part(keep).read_text())
-        if "failed" in part and results.has(job.task, job.row, job.seed):
-            return True  # elsewhere it could be measured
-        results.add(job.task, job.row, {key: part[key] for key in part if key not in ("task", "row")})
-        results.write(order, settings)
-        return "failed" not in part
-
+    jobs = wanted(arguments, catalogue)
     if arguments.again and arguments.jobs:
         for job in jobs:
             job.part(keep).unlink(missing_ok=True)
     else:
-        jobs = [job for job in jobs if not take(job) and not results.has(job.task, job.row, job.seed)]
-    died = []
-    with ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
-        started = {pool.submit(run, job, arguments): job for job in jobs} if arguments.jobs else {}
-        for future in as_completed(started):
-            job, complaint = started[future], future.result()
-            take(job)
-            died += [job] if complaint else []
-            print(complaint or results.line(job.task, job.row, settings), flush=True)
+        for job in jobs:
+            put(job, keep, results)
+        jobs = [job for job in jobs if not results.has(job.task, job.row, job.seed)]
+    died = run_all(jobs, arguments, keep, results) if arguments.jobs else []
     if not arguments.slice:
         results.values["leaks"] = leaks(catalogue)
     compare(results, keep)
-    results.write(order, settings)
+    results.write(ORDER, today())
     if died:
         raise SystemExit(f"{len(died)} of {len(jobs)} runs failed: {', '.join(job.row for job in died)}")
 
