@@ -184,7 +184,7 @@ def wanted(arguments: argparse.Namespace, catalogue: Catalogue) -> list[Job]:
 
 
 def run_all(jobs: list[Job], arguments: argparse.Namespace, keep: Path, results: Results) -> list[Job]:
-    """Measure the jobs, each in a process of its own; the results on disk grow with each. Returns who died."""
+    """Measure the jobs, each in a process of its own; the results on disk grow with each. Who died?"""
     died = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         started = {pool.submit(_process, job, arguments): job for job in jobs}

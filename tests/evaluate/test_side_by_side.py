@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,15 +139,18 @@ def test_predictions_carry_the_probability_of_each_hit(shop: Catalogue, tiny_mod
     assert found.probability[:4] == pytest.approx(np.array(expected), abs=1e-5)
 
 
-def test_rows_are_measured_in_parallel_kept_and_put_together(shop: Catalogue, tmp_path: Path) -> None:
+def test_rows_are_measured_in_parallel_kept_and_put_together(
+    shop: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import accuracy
+
     shop.write(tmp_path / "shop")
     rows = ["popularity", "TF-IDF neighbours"]
 
     def run(*more: str) -> dict[str, Any]:
-        command = [sys.executable, str(BENCHMARKS / "accuracy.py"), str(tmp_path / "shop"), *rows, *more]
-        command += ["--keep", str(tmp_path / "keep"), "--results", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        where = ["--keep", str(tmp_path / "keep"), "--results", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", ["accuracy.py", str(tmp_path / "shop"), *rows, *more, *where])
+        accuracy.main()
         found: dict[str, Any] = json.loads((tmp_path / "accuracy-shop.json").read_text())
         return found
 
