@@ -1,0 +1,163 @@
+"""What benchmarks/accuracy.py measures, on made data; and that a test pair never reaches training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from mufin import Catalogue, Config, Item, fit
+from mufin.evaluate import predict
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+
+@pytest.fixture
+def worn_together() -> Catalogue:
+    """Products that are datapoints and labels at once; the test pair (a, f) is in a set, not in train."""
+    items = [Item(name, [f"{name} thing"]) for name in "abcdef"]
+    pairs = {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"], "d": ["e"], "e": ["d"]}
+    sets = {"outfits": [["a", "b", "c"], ["d", "e"], ["a", "f"]]}
+    return Catalogue.build(items, sets=sets, train=pairs, test={"a": ["f"], "f": ["a"]})
+
+
+def test_leaks_are_counted_in_both_directions(worn_together: Catalogue) -> None:
+    from measure import leaks
+
+    found = leaks(worn_together)
+    assert found is not None
+    assert [*found.values()] == [2, 0, 0, 2, 0, 0]
+    leaky = Catalogue.build(
+        worn_together.items, train={"a": ["b"], "b": ["c"]}, test={"b": ["a"], "a": ["b"]}
+    )
+    found = leaks(leaky)
+    assert found is not None
+    assert [*found.values()] == [2, 1, 1, 0, 0, 0]  # pairs, same, reversed, in sets; no questions
+
+
+def test_there_is_nothing_to_leak_where_labels_are_no_items(shop: Catalogue) -> None:
+    from measure import leaks
+
+    assert leaks(shop) is None
+
+
+def test_training_sees_the_pairs_of_train_and_no_others(
+    worn_together: Catalogue, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["mufin.train.fit"]
+    seen: list[Any] = []
+    original = module.training_data
+    monkeypatch.setattr(module, "training_data", lambda *a: seen.append(original(*a)) or seen[-1])
+    config = tiny_config.override(["memory.neighbours=2", "run.validation=0"])
+    model = fit(worn_together, config, quiet=True)
+    train = worn_together.split("train")
+    assert (seen[0].relevance != train.relevance).nnz == 0
+    assert len(model.memory) == len(train)  # the points that vote are those of train, too
+
+
+def test_the_slice_hides_its_test_pairs_in_both_directions() -> None:
+    from measure import leaks
+    from slices import sliced
+
+    names = [f"i{number}" for number in range(60)]
+    pairs = {name: [other for other in names if other != name][:20] for name in names}
+    cut = sliced(Catalogue.build([Item(name, [name]) for name in names], train=pairs, test={"i0": ["i1"]}))
+    found = leaks(cut)
+    assert found is not None
+    assert found["test pairs"] > 0
+    assert found["same in train"] == found["reversed in train"] == 0
+
+
+def test_calibration_error_equals_a_loop() -> None:
+    from measure import expected_calibration_error
+
+    rng = np.random.default_rng(0)
+    probability = np.append(rng.random(500), [0.0, 1.0])
+    relevant = rng.random(502) < probability**2
+    expected = 0.0
+    for number in range(15):
+        low, high = number / 15, (number + 1) / 15
+        chosen = [i for i, p in enumerate(probability) if low <= p < high or (p == 1 and number == 14)]
+        if chosen:
+            gap = abs(np.mean([relevant[i] for i in chosen]) - np.mean([probability[i] for i in chosen]))
+            expected += gap * len(chosen) / len(probability)
+    assert expected_calibration_error(probability, relevant) == pytest.approx(expected, abs=1e-6)
+
+
+def test_kept_points_give_the_metrics_again(tmp_path: Path) -> None:
+    from measure import Kept
+    from mufin import metrics
+
+    rng = np.random.default_rng(0)
+    truth = csr_matrix(rng.random((40, 30)) < 0.1)
+    train = csr_matrix(rng.random((60, 30)) < np.linspace(0, 0.3, 30))
+    labels = np.argsort(rng.random((40, 30)), axis=1)[:, :20]
+    Kept.of(labels, truth, train).save(tmp_path / "new" / "a.npz")
+    kept = Kept.load(tmp_path / "new" / "a.npz")
+    figures = metrics.evaluate(labels, truth)
+    assert {name: value.mean() for name, value in kept.values().items()} == pytest.approx(
+        {name: figures[name] for name in ("P@1", "P@5", "R@10")}
+    )
+    rare = set(np.flatnonzero(train.toarray().sum(axis=0) <= 5))
+    shares = []
+    for row, best in zip(truth.toarray(), labels[:, :10], strict=True):
+        wanted = rare & set(np.flatnonzero(row))
+        shares += [len(wanted & set(best)) / len(wanted)] if wanted else []
+    assert kept.figures() == pytest.approx({"tail R@10": 100 * np.mean(shares)})
+
+
+def test_paired_intervals_hold_the_difference_and_see_a_real_one() -> None:
+    from measure import Kept, paired_difference
+
+    rng = np.random.default_rng(0)
+    base = rng.random((400, 10)) < 0.3
+    better = base | (rng.random((400, 10)) < 0.1)
+
+    def kept(hits: np.ndarray) -> Kept:
+        return Kept(hits, np.full(400, 10), np.full(400, np.nan), np.full((400, 10), np.nan))
+
+    found = paired_difference([kept(better)], [kept(base)])
+    for name, (mean, low, high) in found.items():
+        assert 0 < low < mean < high, name
+    assert found["P@1"][0] == pytest.approx(100 * (better[:, 0].mean() - base[:, 0].mean()), abs=1e-3)
+    same = paired_difference([kept(base), kept(base)], [kept(base)])
+    assert same == {"P@1": [0, 0, 0], "P@5": [0, 0, 0], "R@10": [0, 0, 0]}
+
+
+def test_predictions_carry_the_probability_of_each_hit(shop: Catalogue, tiny_model: Any) -> None:
+    points = shop.split("test")
+    found = predict(tiny_model, shop, points, k=3)
+    items = [shop.items[int(row)] for row in points.members[:4]]
+    hits = tiny_model.recommend(items, k=3)
+    expected = [[hit.probability for hit in row] for row in hits]
+    assert found.probability[:4] == pytest.approx(np.array(expected), abs=1e-5)
+
+
+def test_rows_are_measured_in_parallel_kept_and_put_together(
+    shop: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import accuracy
+
+    shop.write(tmp_path / "shop")
+    rows = ["popularity", "TF-IDF neighbours"]
+
+    def run(*more: str) -> dict[str, Any]:
+        where = ["--keep", str(tmp_path / "keep"), "--results", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", ["accuracy.py", str(tmp_path / "shop"), *rows, *more, *where])
+        accuracy.main()
+        found: dict[str, Any] = json.loads((tmp_path / "accuracy-shop.json").read_text())
+        return found
+
+    first = run("--jobs", "2")
+    assert set(first["test"]) == set(rows)
+    assert first["test"]["popularity"][0].keys() >= {"P@1", "R@10", "seed", "seconds"}
+    assert run() == first  # nothing is measured twice
+    (tmp_path / "accuracy-shop.json").unlink()
+    assert run("--jobs", "0")["test"] == first["test"]  # the parts are enough
+    assert "| popularity | " in (tmp_path / "accuracy-shop.md").read_text()
