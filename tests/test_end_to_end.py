@@ -42,7 +42,7 @@ def part() -> Catalogue:
 @pytest.fixture(scope="module")
 def run(part: Catalogue, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("end-to-end") / "run"
-    config = Config.preset("best").override(["vision.size=64", "pretrain.epochs=10", "finetune.epochs=20"])
+    config = Config.preset("fast").override(["vision.size=64", "pretrain.epochs=10", "finetune.epochs=20"])
     fit(part, config, out=folder, quiet=True)
     return folder
 

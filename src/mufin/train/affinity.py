@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.encode.embedder import Embedder
@@ -18,16 +21,29 @@ SAMPLE = 20_000  # items that principal components come from
 CHUNK = 4096
 
 
-def fit_affinity(embedder: Embedder, data: TrainingData) -> Affinity:
-    """From all pairs of a datapoint and its label; labels without a datapoint are not looked at."""
-    members = np.unique(data.groups.members)
-    points = _side(embedder, data.points, members)
-    labels = points if data.labels is data.points else _side(embedder, data.labels, data.used_labels)
-    x = _coordinates(embedder, points, data.points, data.groups)
-    z = x.new_zeros(data.n_labels, len(labels.shift))
-    used = data.used_labels
-    z[torch.from_numpy(used)] = _coordinates(embedder, labels, data.labels, Groups.singles(used))
-    return Affinity.fit(points, labels, x, z, data.relevance)
+@dataclass(frozen=True)
+class Coordinates:
+    """All datapoints and all labels with a datapoint, by the principal components of their evidence."""
+
+    points: Side
+    labels: Side
+    x: Tensor  # (N, k)
+    z: Tensor  # (L, k')
+
+    @classmethod
+    def of(cls, embedder: Embedder, data: TrainingData) -> Coordinates:
+        members = np.unique(data.groups.members)
+        points = _side(embedder, data.points, members)
+        labels = points if data.labels is data.points else _side(embedder, data.labels, data.used_labels)
+        x = _coordinates(embedder, points, data.points, data.groups)
+        z = x.new_zeros(data.n_labels, len(labels.shift))
+        used = data.used_labels
+        z[torch.from_numpy(used)] = _coordinates(embedder, labels, data.labels, Groups.singles(used))
+        return cls(points, labels, x, z)
+
+    def affinity(self, which: Ints, relevance: csr_matrix) -> Affinity:
+        """From all pairs of these datapoints (n,) and their labels (n, L)."""
+        return Affinity.fit(self.points, self.labels, self.x[torch.from_numpy(which)], self.z, relevance)
 
 
 def unseen_mixture(model: Mufin, seen: TrainingData, held: TrainingData) -> Tensor | None:

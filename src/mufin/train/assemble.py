@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Config
@@ -21,7 +20,7 @@ from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
 from mufin.retrieve.memory import Memory
-from mufin.train.affinity import fit_affinity, unseen_mixture
+from mufin.train.affinity import Coordinates, unseen_mixture
 from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
@@ -43,27 +42,33 @@ def assemble(
     fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
     seen, words = data.others(held_out), embedded.words
     labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
+    pairs = None
+    if config.rank.affinity and catalogue.labels_are_items:  # only then is a set completed by items
+        pairs = Coordinates.of(networks.embedder, data)
 
-    def model(data: TrainingData, points: Tensor, words: csr_matrix | None, fusion: Fusion) -> Mufin:
+    def model(which: Ints, fusion: Fusion) -> Mufin:
         """With the centroids and the memory of these points."""
-        means, has = centroids(points, data.relevance)
-        known = replace(
-            labels, centroids=means, has_centroid=has, frequency=_frequency(data).to(points.device)
+        relevance, points = (
+            data.relevance[which],
+            embedded.points[torch.from_numpy(which).to(networks.device)],
         )
+        means, has = centroids(points, relevance)
+        frequency = _frequency(data.take(which)).to(points.device)
+        known = replace(labels, centroids=means, has_centroid=has, frequency=frequency)
         index = build_index(known.entries(config.retrieve.entries), config.retrieve.search, points[:256])
         memory = None
         if config.memory.neighbours:
-            memory = Memory.of(points, data.relevance, config.memory.per_label, words)
-        affinity = fit_affinity(networks.embedder, data) if config.rank.affinity else None
+            of_words = None if words is None else words[which]
+            memory = Memory.of(points, relevance, config.memory.per_label, of_words)
+        affinity = None if pairs is None else pairs.affinity(which, relevance)
         return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
 
     mixture = None
     if len(held_out):
-        of_seen = embedded.points[torch.from_numpy(seen).to(networks.device)]
-        draft = model(data.take(seen), of_seen, None if words is None else words[seen], fusion)
+        draft = model(seen, fusion)
         fusion = learn_mixture(draft, data.take(held_out))
         mixture = unseen_mixture(draft, data.take(seen), data.take(held_out))
-    final = model(data, embedded.points, words, fusion)
+    final = model(np.arange(len(data.groups), dtype=np.int64), fusion)
     if final.affinity is not None and mixture is not None:
         final.affinity = replace(final.affinity, mixture=mixture)
     return final
