@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mufin.commands import ask, keep, make
+from mufin.commands import ask, keep, make, serve
 from mufin.errors import MufinError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ for command in (
     make.demo, make.check, make.config, make.train,
     ask.evaluate, ask.predict, ask.recommend, ask.embed,
     keep.info, keep.add_labels, keep.remove_labels,
+    serve.serve,
 ):  # fmt: skip
     app.command()(command)
 

@@ -1,0 +1,38 @@
+"""The application: addresses joined to what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from mufin.serve import ask, labels, page, problem, shelves, status
+from mufin.serve.guard import Guard
+from mufin.serve.service import Service
+
+
+def build_app(service: Service) -> FastAPI:
+    """The service as an ASGI application."""
+    from importlib.metadata import version
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await service.stop()
+
+    app = FastAPI(
+        title="mufin",
+        version=version("mufin"),
+        summary="The best labels for items made of texts and pictures",
+        lifespan=lifespan,
+        docs_url=None,  # both load scripts from other hosts
+        redoc_url=None,
+    )
+    app.state.service = service
+    problem.install(app)
+    for part in (ask, labels, shelves, status, page):
+        app.include_router(part.router)
+    app.add_middleware(Guard, service=service)
+    return app

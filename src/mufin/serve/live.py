@@ -1,0 +1,65 @@
+"""Live: the model that is served; writers change a copy, keep it on disk, and then put it in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from mufin.folder import MANIFEST
+from mufin.labels import Labels
+from mufin.model import Mufin
+from mufin.serve.batching import Batcher
+from mufin.serve.listing import Listing
+from mufin.store import save
+
+
+@dataclass(frozen=True)
+class State:
+    """A model as it was at one moment, and what is worked out from it when first needed."""
+
+    model: Mufin
+    version: str
+
+    @property
+    def labels(self) -> Labels:
+        return self.model.labels
+
+    @cached_property
+    def pictures(self) -> np.ndarray:
+        """How many pictures each label has, (L,)."""
+        return self.labels.items.pictures.counts()
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The living labels, to be searched by substring."""
+        return Listing(self.labels.items, self.labels.alive.cpu().numpy())
+
+
+class Live:
+    """The one reference that readers follow: they see the old labels or the new ones."""
+
+    def __init__(self, model: Mufin, folder: Path) -> None:
+        self.folder = folder
+        self.state = State(model, _version(folder))
+        self._writing = asyncio.Lock()
+
+    async def change(self, batcher: Batcher[object], change: Callable[[Mufin], None]) -> State:
+        """Apply `change` to a copy in the thread of the model; it is served once the folder holds it."""
+        async with self._writing:
+            fresh = copy.copy(self.state.model)
+            await batcher.call(lambda: change(fresh))
+            await asyncio.to_thread(save, fresh, self.folder)
+            self.state = State(fresh, _version(self.folder))
+            return self.state
+
+
+def _version(folder: Path) -> str:
+    """A short name for what the folder holds."""
+    return hashlib.blake2b((folder / MANIFEST).read_bytes(), digest_size=6).hexdigest()
