@@ -94,7 +94,8 @@ class Answerer:
         if not any(query.id for query in queries):
             return None
         own = state.model.own_labels(table_of([Query(query.id) for query in queries]))
-        pairs = self.shelf and self.shelf.hidden([query.id for query in queries], state.labels)
+        ids = [query.id for query in queries]
+        pairs = None if self.shelf is None else self.shelf.hidden(ids, state.labels)
         return own if pairs is None else pairs if own is None else csr_matrix(own + pairs)
 
     def _answer(
@@ -121,11 +122,10 @@ def contributions(state: State, ranked: Ranked, row: int) -> list[dict[str, floa
     """What each part adds to the score of each hit: θ · φ in groups, which sum to s."""
     labels = ranked.labels[row : row + 1]
     frequency = state.labels.frequency[labels.clamp(min=0)]
-    one = Parts(
-        *(t[row : row + 1] for t in (ranked.classifier, ranked.similarity, ranked.memory)),
-        frequency,
-        labels >= 0,
+    classifier, similarity, memory = (
+        part[row : row + 1] for part in (ranked.classifier, ranked.similarity, ranked.memory)
     )
+    one = Parts(classifier, similarity, memory, frequency, labels >= 0)
     terms = (one.features() * state.model.fusion.weights)[0]  # (k, 9)
     owners = [name.split(" × ")[0].removeprefix("log ") for name in NAMES]
     names = ("similarity", "classifier", "memory", "rarity")
@@ -134,7 +134,7 @@ def contributions(state: State, ranked: Ranked, row: int) -> list[dict[str, floa
 
 
 def _groups(asks: Sequence[Ask], state: State) -> dict[Any, list[int]]:
-    """Asks that one call of `rank` can serve: the same filters, and a k that leaves the shortlist as it is."""
+    """Asks that one call of `rank` can serve: the same filters, and k that leave the shortlist as it is."""
     usual = state.model.config.retrieve.shortlist
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, ask in enumerate(asks):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from mufin.serve import ask, labels, page, problem, shelves, status
+from mufin.serve import ask, explain, labels, map, page, problem, shelves, status, writing
 from mufin.serve.guard import Guard
 from mufin.serve.service import Service
 
@@ -18,7 +18,7 @@ def build_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        await service.start()
         yield
         await service.stop()
 
@@ -32,7 +32,7 @@ def build_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     problem.install(app)
-    for part in (ask, labels, shelves, status, page):
+    for part in (ask, explain, writing, labels, shelves, map, status, page):
         app.include_router(part.router)
     app.add_middleware(Guard, service=service)
     return app

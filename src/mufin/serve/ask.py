@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -27,7 +28,7 @@ async def recommend(request: Request) -> JSONResponse:
     allow = None if body.allow is None else tuple(body.allow)
     ask = Ask(queries, body.k, allow, tuple(body.deny), body.explain, body.min_probability)
     answer: Answer = await service.batcher.ask(ask, len(queries))
-    results = [{"hits": hits} for hits in answer.hits]
+    results: list[dict[str, Any]] = [{"hits": hits} for hits in answer.hits]
     if body.explain:
         results = [
             {**result, "explain": {"descriptors": service.descriptors(query)}}

@@ -79,7 +79,9 @@ class Batcher(Generic[Ask]):
         """Items that wait."""
         return self._waiting
 
-    async def _submit(self, weight: int, ask: Ask | None = None, call: Callable[[], Any] | None = None) -> Any:
+    async def _submit(
+        self, weight: int, ask: Ask | None = None, call: Callable[[], Any] | None = None
+    ) -> Any:
         now = time.monotonic()
         future = asyncio.get_running_loop().create_future()
         job = _Job(weight, now + self.deadline, future, ask, call, now)

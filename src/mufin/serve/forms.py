@@ -42,7 +42,9 @@ async def form_body(request: Request) -> RecommendBody:
         images = [await _picture(part) for part in form.getlist("image")]
         fields = {name: _text(form.get(name), name) for name in ("k", "explain") if name in form}
         texts = [_text(value, "text") for value in form.getlist("text")]
-    return RecommendBody.model_validate({"items": [{"texts": texts, "images": images}], **fields}, strict=False)
+    return RecommendBody.model_validate(
+        {"items": [{"texts": texts, "images": images}], **fields}, strict=False
+    )
 
 
 async def _picture(part: Any) -> str:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
+from mufin.serve.security import host_of, is_loopback
 from mufin.serve.service import Service
 
 log = logging.getLogger("mufin.serve.requests")
@@ -49,6 +50,7 @@ class Guard:
             await send(message)
 
         try:
+            self._check_host(scope)
             await self.app(scope, _bounded(scope, receive), guarded)
         except Problem as problem:  # a body that is too long shows when it is read
             await problem.response()(scope, receive, guarded)
@@ -63,6 +65,12 @@ class Guard:
             self.service.metrics.request(scope["method"], route, status)
             seconds = time.perf_counter() - started
             log.info("%s", scope["path"], extra=_facts(scope, status, seconds))
+
+    def _check_host(self, scope: Scope) -> None:
+        """A page elsewhere may give its own name the address of this machine; it is told from its name."""
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        if self.service.settings.local and not is_loopback(host_of(host)):
+            raise Problem(421, "this service answers for localhost alone; start it with --host to open it")
 
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:

@@ -15,7 +15,13 @@ from mufin.serve.page import cacheable
 from mufin.serve.problem import Problem
 
 router = APIRouter(prefix="/v1/labels")
-KINDS = {".jpg": "image/jpeg", ".png": "image/png", ".webp": "image/webp", ".gif": "image/gif", ".bmp": "image/bmp"}
+KINDS = {
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
+}
 Words = Annotated[str, Query(max_length=200, description="Part of an id or a text")]
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 Count = Annotated[int, Query(ge=0, le=LIMITS.page)]
@@ -31,21 +37,21 @@ async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit
     return JSONResponse({"total": len(rows), "labels": shown})
 
 
-@router.get("/{id}")
+@router.get("/{id:path}/image/{n}")
+async def label_image(request: Request, id: str, n: int) -> Response:
+    """A small picture of a label."""
+    state = service_of(request).live.state
+    pictures = state.labels.items.pictures.row(row_of(state, id))
+    return picture(pictures, n, request)
+
+
+@router.get("/{id:path}")
 async def one_label(request: Request, id: str) -> JSONResponse:
     """One label."""
     state = service_of(request).live.state
     row = row_of(state, id)
     category = state.labels.items[row].category
     return JSONResponse({**card(state, row), "alpha": float(state.labels.alpha[row]), "category": category})
-
-
-@router.get("/{id}/image/{n}")
-async def label_image(request: Request, id: str, n: int) -> Response:
-    """A small picture of a label."""
-    state = service_of(request).live.state
-    pictures = state.labels.items.pictures.row(row_of(state, id))
-    return picture(pictures, n, request)
 
 
 def picture(pictures: Any, n: int, request: Request) -> Response:

@@ -35,4 +35,5 @@ class Settings:
     deadline: float = 10.0  # seconds until a request is given up
     token: str | None = None  # who knows it may write; None: everybody on this machine may
     writable: bool = True
+    local: bool = True  # only names of this machine are answered: a foreign name is an attack on it
     threads: int = 1  # of torch and faiss

@@ -31,4 +31,4 @@ class Listing:
         if not query.strip():
             return self.rows
         found = pc.match_substring(self._words, query.strip(), ignore_case=True)
-        return self.rows[np.asarray(found.to_numpy(zero_copy_only=False), bool)]
+        return np.asarray(self.rows[found.to_numpy()])

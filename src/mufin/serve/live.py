@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.serve.batching import Batcher
 from mufin.serve.listing import Listing
-from mufin.store import save
+from mufin.serve.problem import Problem
+from mufin.store import save_labels
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class State:
     @property
     def labels(self) -> Labels:
         return self.model.labels
+
+    def has(self, id: str) -> bool:
+        """Whether there is a living label of this id."""
+        row = int(self.labels.items.rows([id])[0])
+        return row >= 0 and bool(self.labels.alive[row])
 
     @cached_property
     def pictures(self) -> np.ndarray:
@@ -50,12 +57,18 @@ class Live:
         self.state = State(model, _version(folder))
         self._writing = asyncio.Lock()
 
-    async def change(self, batcher: Batcher[object], change: Callable[[Mufin], None]) -> State:
+    async def change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
         """Apply `change` to a copy in the thread of the model; it is served once the folder holds it."""
+        # To the end, even if whoever asked goes away: what is kept and what is served stay the same.
+        return await asyncio.shield(asyncio.ensure_future(self._change(batcher, change)))
+
+    async def _change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
         async with self._writing:
+            if _version(self.folder) != self.state.version:
+                raise Problem(409, "another program changed the model folder; start the service again")
             fresh = copy.copy(self.state.model)
             await batcher.call(lambda: change(fresh))
-            await asyncio.to_thread(save, fresh, self.folder)
+            await asyncio.to_thread(save_labels, fresh, self.folder)
             self.state = State(fresh, _version(self.folder))
             return self.state
 

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 from PIL import Image
 
-from mufin.data.images import load_pixels
+from mufin.data.images import scaled
 from mufin.data.item import Item
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, Pictures
@@ -81,8 +81,8 @@ def checked_picture(encoded: bytes, name: str) -> bytes:
 
 
 def decoded(encoded: bytes, name: str, size: int) -> Image.Image:
-    """A checked picture, upright on white, at the size that the model reads."""
+    """A checked picture, upright on white, no bigger than the model reads it."""
     try:
-        return Image.fromarray(load_pixels(checked_picture(encoded, name), size))
+        return scaled(checked_picture(encoded, name), size)
     except PictureError as error:
         raise Problem(422, f"{name}: {error}") from None

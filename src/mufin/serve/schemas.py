@@ -10,6 +10,7 @@ from mufin.serve.limits import LIMITS
 
 Id = Annotated[str, Field(min_length=1, max_length=LIMITS.id_chars)]
 Ids = Annotated[list[Id], Field(max_length=LIMITS.ids)]
+SomeIds = Annotated[list[Id], Field(min_length=1, max_length=LIMITS.ids)]
 Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.texts, examples=[["oak desk"]])]
 Picture = Annotated[
@@ -80,7 +81,7 @@ class LabelsBody(Body):
 class IdsBody(Body):
     """Labels to remove."""
 
-    ids: Annotated[list[Id], Field(min_length=1, max_length=LIMITS.ids)]
+    ids: SomeIds
 
 
 class ExampleBody(Body):
@@ -94,4 +95,4 @@ class ExamplesBody(Body):
     """Points to remember, and the labels of each."""
 
     items: Annotated[list[ExampleBody], Field(min_length=1, max_length=LIMITS.items)]
-    labels: Annotated[list[Annotated[list[Id], Field(min_length=1, max_length=LIMITS.ids)]], Field(min_length=1)]
+    labels: Annotated[list[SomeIds], Field(min_length=1, max_length=LIMITS.items)]

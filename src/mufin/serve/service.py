@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 from PIL import Image
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.images import scaled
 from mufin.data.pictures import Encoded
+from mufin.errors import PictureError
 from mufin.model import Mufin
 from mufin.serve.answer import Answerer, Ask
 from mufin.serve.batching import Batcher
+from mufin.serve.examples import Examples
 from mufin.serve.limits import LIMITS, Settings
 from mufin.serve.live import Live
+from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
 from mufin.serve.query import Query, decoded, from_base64
@@ -25,6 +30,15 @@ from mufin.serve.schemas import QueryBody
 from mufin.serve.shelf import Shelf
 
 SMALL = 96  # pixels, where a model has no eyes of its own: only to see that it is a picture
+
+
+def pin_threads(threads: int) -> None:
+    """Keep torch and faiss in this thread to so many: a query that wakes all cores is slower, not faster."""
+    import faiss
+    import torch
+
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
 
 
 class Service:
@@ -49,12 +63,21 @@ class Service:
         self.metrics.gauge("mufin_queue_items", "Items that wait for the model", lambda: self.batcher.depth)
         self.metrics.gauge("mufin_labels", "Living labels", lambda: len(self.live.state.labels))
         self._pool = ThreadPoolExecutor(2, "mufin-decode")
+        self.map = Map(self.live)
+        self.examples: Examples | None = None
+        if self.shelf is not None and "train" in self.shelf.splits:
+            self.examples = Examples(model, self.shelf, self.batcher)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Start the threads; the first query is asked here, since it is slow."""
         self.batcher.start()
+        await self.batcher.call(lambda: pin_threads(self.settings.threads))
+        white = Image.new("RGB", (self.picture_size, self.picture_size), "white")
+        await self.batcher.ask(Ask((Query("", ("a first question",), (white,)),)), 1)
 
     async def stop(self) -> None:
         """Answer what waits, then end the threads."""
+        await self.map.close()
         await self.batcher.close()
         self._pool.shutdown()
 
@@ -99,26 +122,29 @@ class Service:
         """Run something slow beside the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    async def queries(self, bodies: Sequence[QueryBody]) -> tuple[Query, ...]:
+    async def queries(self, bodies: Sequence[QueryBody], field: str = "items") -> tuple[Query, ...]:
         """The items of a request, their pictures decoded; texts alone need no other thread."""
         if not any(body.images or body.id for body in bodies):
             return tuple(Query("", tuple(body.texts)) for body in bodies)
-        found: tuple[Query, ...] = await self.in_pool(self._queries, bodies)
+        found: tuple[Query, ...] = await self.in_pool(self._queries, bodies, field)
         return found
 
-    def _queries(self, bodies: Sequence[QueryBody]) -> tuple[Query, ...]:
+    def _queries(self, bodies: Sequence[QueryBody], field: str) -> tuple[Query, ...]:
         with self.metrics.timed("decode"):
-            return tuple(self._query(body, number) for number, body in enumerate(bodies))
+            return tuple(self._query(body, f"{field}.{number}") for number, body in enumerate(bodies))
 
-    def _query(self, body: QueryBody, number: int) -> Query:
+    def _query(self, body: QueryBody, name: str) -> Query:
         if body.id is not None:
             return self._stored(body.id)
-        names = [f"items.{number}.images.{i}" for i in range(len(body.images))]
-        images = [
+        return Query("", tuple(body.texts), tuple(self.pictures(body.images, name)))
+
+    def pictures(self, encoded: Sequence[str], name: str) -> list[Image.Image]:
+        """Pictures in base64, checked, and scaled to what the model reads."""
+        names = [f"{name}.images.{number}" for number in range(len(encoded))]
+        return [
             decoded(from_base64(text, name), name, self.picture_size)
-            for text, name in zip(body.images, names, strict=True)
+            for text, name in zip(encoded, names, strict=True)
         ]
-        return Query("", tuple(body.texts), tuple(images))
 
     def _stored(self, id: str) -> Query:
         """An item of the catalogue; its broken pictures are left out, as in training."""
@@ -131,8 +157,7 @@ class Service:
         pictures = self.shelf.items.pictures.row(row)
         return Query(id, tuple(item.texts), tuple(self._readable(pictures)))
 
-    def _readable(self, pictures: Sequence[Encoded]) -> list[Image.Image]:
-        from mufin.data.images import load_batch
-
-        pixels, ok, _ = load_batch(pictures, self.picture_size, workers=1)
-        return [Image.fromarray(picture) for picture in pixels[ok]]
+    def _readable(self, pictures: Sequence[Encoded]) -> Iterator[Image.Image]:
+        for picture in pictures:
+            with suppress(PictureError):
+                yield scaled(picture, self.picture_size)

@@ -26,18 +26,18 @@ async def list_items(
     return JSONResponse({"total": len(rows), "items": shown})
 
 
-@router.get("/{id}")
-async def one_item(request: Request, id: str) -> JSONResponse:
-    """One item."""
-    shelf = shelf_of(request)
-    return JSONResponse(shelf.card(row_of(shelf, id)))
-
-
-@router.get("/{id}/image/{n}")
+@router.get("/{id:path}/image/{n}")
 async def item_image(request: Request, id: str, n: int) -> Response:
     """A picture of an item."""
     shelf = shelf_of(request)
     return picture(shelf.items.pictures.row(row_of(shelf, id)), n, request)
+
+
+@router.get("/{id:path}")
+async def one_item(request: Request, id: str) -> JSONResponse:
+    """One item."""
+    shelf = shelf_of(request)
+    return JSONResponse(shelf.card(row_of(shelf, id)))
 
 
 def shelf_of(request: Request) -> Shelf:

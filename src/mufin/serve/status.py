@@ -33,4 +33,3 @@ async def metrics(request: Request) -> PlainTextResponse:
     """Counts and latencies, for Prometheus."""
     text = service_of(request).metrics.text()
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
