@@ -28,6 +28,7 @@ runs/demo/mufin.json: | install
 	$(BIN)/mufin demo
 
 test: install ## run all tests and doctests (WORKERS=2)
+	scripts/browser.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: install ## lint, formatting and types: what must be clean before a commit

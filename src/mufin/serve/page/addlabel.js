@@ -5,7 +5,7 @@ import { h, icon } from "./dom.js";
 import { chooser, fitting, thumbnails } from "./pictures.js";
 import { patiently, showError } from "./patience.js";
 
-/** @param {any} model @param {(id: string, text: string) => void} onAdded */
+/** @param {any} model @param {(id: string, texts: string[], pictures: Blob[]) => void} onAdded */
 export function addForm(model, onAdded) {
   const limits = model.limits;
   let pictures = [];
@@ -54,12 +54,12 @@ export function addForm(model, onAdded) {
     button.disabled = true;
     try {
       await patiently(() => addLabel(id.value.trim(), texts, pictures), notices, { repeatable: false });
-      const name = id.value.trim();
+      const added = [id.value.trim(), texts, pictures];
       form.reset();
       secret.value = token.get();
       [pictures, named] = [[], false];
       render();
-      onAdded(name, texts[0] ?? name);
+      onAdded(...added);
     } catch (error) {
       showError(notices, error);
       tokenNeeded(error);

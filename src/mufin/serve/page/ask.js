@@ -6,13 +6,11 @@ import { invitation, randomItem } from "./empty.js";
 import { hitList, skeleton } from "./hits.js";
 import { closePanel, openPanel } from "./panel.js";
 import { patiently, showError } from "./patience.js";
-import { receivePictures } from "./pictures.js";
+import { keptAs, keptPictures, receivePictures } from "./pictures.js";
 import { composer, itemCard } from "./query.js";
 import { change, go } from "./route.js";
 
 const K = 10;
-/** Pictures are not in an address; a number there finds them again while the page is open. @type {Blob[][]} */
-const kept = [];
 
 /** @param {HTMLElement} root @param {any} model */
 export function askView(root, model) {
@@ -20,7 +18,7 @@ export function askView(root, model) {
   const notices = h("div", { class: "notice-host" });
   const results = h("div", { class: "results" });
   const ask = composer(model, {
-    onAsk: (query) => go("ask", { text: query.texts, pictures: keep(query.pictures) }),
+    onAsk: (query) => go("ask", { text: query.texts, pictures: keptAs(query.pictures) }),
     onItem: (id) => go("ask", { item: id }),
     onRandom: async () => {
       const item = await patiently(() => randomItem(model), notices).catch((error) => showError(notices, error));
@@ -93,14 +91,8 @@ export function askView(root, model) {
   return { show };
 }
 
-function keep(pictures) {
-  if (!pictures.length) return null;
-  const same = kept.findIndex((set) => set.length === pictures.length && set.every((picture, i) => picture === pictures[i]));
-  return (same < 0 ? kept.push(pictures) - 1 : same) + 1;
-}
-
 /** @param {URLSearchParams} params @returns {import("./api.js").Query} */
 function queryOf(params) {
   if (params.get("item") !== null) return { id: params.get("item"), texts: [], pictures: [] };
-  return { texts: params.getAll("text"), pictures: kept[Number(params.get("pictures")) - 1] ?? [] };
+  return { texts: params.getAll("text"), pictures: keptPictures(params.get("pictures")) };
 }

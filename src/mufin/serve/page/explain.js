@@ -25,7 +25,7 @@ export async function fillPanel(title, body, { label: id, query, hit }, signal) 
     body.replaceChildren(
       facts(label, found),
       ...(hit ? [section("Why it is here", verdict(hit), scoreTable(hit))] : []),
-      ...(query ? [section(alike, heatMap(found, query))] : []),
+      ...(query ? [section(alike, ...heatMap(found, query))] : []),
       ...alphaSection(found.alpha, label),
       ...nearestSection(found.nearest),
       ...examplesSection(found.examples),
@@ -75,7 +75,7 @@ function scoreTable(hit) {
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "Adds"))),
     h("tbody", {}, ...rows.map(([name, meaning]) =>
       h("tr", {},
-        h("th", { scope: "row" }, h("span", { class: `swatch part ${name}`, "aria-hidden": "true" }), h("span", {}, name, h("small", {}, meaning))),
+        h("th", { scope: "row" }, h("span", { class: `swatch part ${name}`, "aria-hidden": "true" }), name, h("small", {}, meaning)),
         h("td", {}, name in hit ? number(hit[name]) : "–"),
         h("td", {}, number(parts[name]))))),
     h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}), h("td", {}, number(hit.score)))));

@@ -15,12 +15,12 @@ export function heatMap(found, query) {
     : "How alike each part of the question and each part of the label are.";
   const axis = crossed ? "question ↓ looks at label →" : "question ↓ label →";
   const strongest = Math.max(...found.attention.flat(), 1e-9);
-  const table = h("table", { class: "heat" },
-    h("caption", {}, caption),
+  const table = h("table", { class: "heat", "aria-label": found.kind, "aria-describedby": "heat-says" },
     h("thead", {}, h("tr", {}, h("td", { class: "axis" }, axis), ...found.label.map((part) => h("th", { scope: "col" }, face(part, part.url, "label"))))),
     h("tbody", {}, ...found.query.map((part, i) =>
       h("tr", {}, h("th", { scope: "row" }, face(part, picture(part, query), "question")), ...found.attention[i].map((value) => cell(value, strongest))))));
-  return h("div", { class: "heat-scroll", role: "group", "aria-label": "Heat map", tabindex: 0 }, table);
+  const scroll = h("div", { class: "heat-scroll", role: "group", "aria-label": "Heat map", tabindex: 0 }, table);
+  return [h("p", { id: "heat-says", class: "meta" }, caption), scroll];
 }
 
 /** The number is always there: the colour only helps the eye. */

@@ -6,7 +6,7 @@ import { confirmed } from "./confirm.js";
 import { count, debounced, h, icon, say } from "./dom.js";
 import { closePanel, openPanel } from "./panel.js";
 import { patiently, show as showNotice, showError } from "./patience.js";
-import { receivePictures } from "./pictures.js";
+import { keptAs, receivePictures } from "./pictures.js";
 import { address, change, route } from "./route.js";
 
 const PAGE = 50;
@@ -19,13 +19,7 @@ export function labelsView(root, model, onWrite) {
   const total = h("p", { class: "meta", role: "status" });
   const list = h("ul", { class: "label-list" });
   const pages = h("nav", { class: "pages", "aria-label": "Pages" });
-  const adding = model.writable ? addForm(model, async (id, text) => {
-    onWrite();
-    await load(route().params);
-    const tries = h("a", { class: "button", href: address("ask", { text }) }, "Try it");
-    showNotice(notices, "good", `“${text}” is a label now`, "It can be found at once, without training.", h("p", { class: "actions" }, text !== id && h("code", {}, id), tries));
-    tries.focus();
-  }) : null;
+  const adding = model.writable ? addForm(model, added) : null;
   root.replaceChildren(
     h("div", { class: "labels-main" },
       h("h1", {}, "Labels"),
@@ -79,6 +73,15 @@ export function labelsView(root, model, onWrite) {
         label.added && h("span", { class: "badge" }, "new"),
         h("span", { class: "meta" }, label.added && !label.frequency ? label.id : count(label.frequency, "example"))),
       model.writable && h("button", { type: "button", class: "remove", "aria-label": `Remove ${name}`, onclick: () => remove(label) }, icon("bin")));
+  }
+
+  async function added(id, texts, pictures) {
+    onWrite();
+    await load(route().params);
+    const name = texts[0] ?? id;
+    const tries = h("a", { class: "button", href: address("ask", { text: texts, pictures: keptAs(pictures) }) }, "Try it");
+    showNotice(notices, "good", `“${name}” is a label now`, "It can be found at once, without training.", h("p", { class: "actions" }, name !== id && h("code", {}, id), tries));
+    tries.focus();
   }
 
   async function remove(label) {

@@ -76,7 +76,7 @@ export function mapView(root) {
   }
 
   function ready(answer) {
-    points = { ...answer.points, groups: answer.groups };
+    points = answer;
     canvas.setAttribute("aria-label", `Map of ${count(points.label.length, "label")}, ${answer.how}`);
     view = camera(canvas, points, draw);
     drawing = plot(canvas, points, groups);

@@ -71,6 +71,18 @@ async function fit(file, bytes) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.9));
 }
 
+/** Pictures are not in an address; a number there finds them again while the page is open. @type {Blob[][]} */
+const kept = [];
+
+/** The number of these pictures, null where there are none. */
+export function keptAs(pictures) {
+  if (!pictures.length) return null;
+  const same = kept.findIndex((set) => set.length === pictures.length && set.every((picture, i) => picture === pictures[i]));
+  return (same < 0 ? kept.push(pictures) - 1 : same) + 1;
+}
+
+export const keptPictures = (number) => kept[Number(number) - 1] ?? [];
+
 const addresses = new WeakMap();
 
 /** The blob: address of a picture, the same each time. */

@@ -18,7 +18,7 @@ export function composer(model, on) {
 
   const input = h("input", {
     id: "asked", type: "text", autocomplete: "off", spellcheck: "false", maxlength: limits.text_chars, enterkeyhint: "search",
-    placeholder: model.catalogue ? "A few words, or an item’s name" : "A few words",
+    placeholder: model.catalogue ? "Words, or an item’s name" : "A few words",
   });
   const chips = h("ul", { class: "chips", "aria-label": "Also part of the question" });
   const notices = h("div", { class: "notice-host" });
