@@ -14,7 +14,7 @@ const PAGE = 50;
 /** @param {HTMLElement} root @param {any} model @param {() => void} onWrite the set of labels has changed */
 export function labelsView(root, model, onWrite) {
   const search = h("input", { id: "find", type: "search", autocomplete: "off", placeholder: "Find a label",
-    oninput: debounced(() => change({ q: search.value.trim(), page: null, label: null }, { replace: true }), 200) });
+    oninput: debounced(() => !root.hidden && change({ q: search.value.trim(), page: null, label: null }, { replace: true }), 200) });
   const notices = h("div", { class: "notice-host" });
   const total = h("p", { class: "meta", role: "status" });
   const list = h("ul", { class: "label-list" });

@@ -22,7 +22,7 @@ export function mapView(root) {
   const title = h("h2", {}, "In view");
   const inView = h("ul", { class: "in-view" });
   const search = h("input", { id: "on-map", type: "search", autocomplete: "off", placeholder: "Find on the map",
-    oninput: debounced(() => change({ q: search.value.trim() }, { replace: true }), 200) });
+    oninput: debounced(() => !root.hidden && change({ q: search.value.trim() }, { replace: true }), 200) });
   const found = h("p", { class: "meta", role: "status" });
   const tool = (name, text, action) => h("button", { type: "button", "aria-label": text, title: text, onclick: action }, icon(name));
   root.replaceChildren(

@@ -68,15 +68,14 @@ export function composer(model, on) {
   function render() {
     const written = texts.map((text, i) =>
       h("li", { class: "chip" }, text,
-        h("button", { type: "button", class: "remove", "aria-label": `Take “${text}” out`, onclick: () => without(texts, i) }, icon("close"))));
-    chips.replaceChildren(...written, ...thumbnails(pictures, (i) => without(pictures, i)));
+        h("button", { type: "button", class: "remove", "aria-label": `Take “${text}” out`, onclick: () => reduced({ texts: texts.filter((_, n) => n !== i) }) }, icon("close"))));
+    chips.replaceChildren(...written, ...thumbnails(pictures, (i) => reduced({ pictures: pictures.filter((_, n) => n !== i) })));
     chips.hidden = !chips.children.length;
   }
 
-  function without(list, i) {
-    list.splice(i, 1);
-    pictures = [...pictures]; // a question that is in the history keeps its own
-    texts = [...texts];
+  /** With something taken out; asked again if something is left. */
+  function reduced(rest) {
+    ({ texts, pictures } = { texts, pictures, ...rest });
     render();
     input.focus();
     if (texts.length || pictures.length || input.value.trim()) submit();
