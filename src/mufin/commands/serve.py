@@ -63,7 +63,6 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         answer(service, listener, lambda: _say(service, address))
-    typer.echo("mufin: stopped", err=True)
 
 
 def _say(service: Service, address: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 MOST = 12  # colours that people can tell apart
 ROUNDS = 25
 SHORT = 3  # letters; shorter words say little
@@ -29,36 +30,44 @@ def by_category(categories: Sequence[str | None]) -> tuple[Ints, list[str]]:
     return found, names + ["other"] * bool((found == len(names)).any())
 
 
-def by_cluster(vectors: npt.NDArray[np.float32], texts: Sequence[str]) -> tuple[Ints, list[str]]:
+def by_cluster(vectors: Floats, texts: Sequence[str]) -> tuple[Ints, list[str]]:
     """k-means over unit vectors, clusters in order of size, each named by its typical words."""
     count = min(MOST, max(1, round((len(vectors) / 2) ** 0.5)))
     numbers = _k_means(vectors, count)
     order = np.argsort(-np.bincount(numbers, minlength=count), kind="stable")
     numbers = np.argsort(order)[numbers]
     count = int(numbers.max()) + 1
-    return numbers, typical_words(texts, numbers, count)
+    means = np.stack([vectors[numbers == group].mean(0) for group in range(count)])
+    return numbers, typical_words(texts, numbers, (vectors * means[numbers]).sum(1))
 
 
-def typical_words(texts: Sequence[str], numbers: Ints, count: int, shown: int = 2) -> list[str]:
-    """For each group the words that most of its labels have and other groups do not.
+def typical_words(texts: Sequence[str], numbers: Ints, typical: Floats, shown: int = 2) -> list[str]:
+    """For each group the words of its most typical labels that other groups do not have.
 
-    >>> typical_words(["oak desk", "desk lamp", "red shoe"], np.array([0, 0, 1]), 2, shown=1)
-    ['desk', 'red']
+    >>> typical_words(["oak desk", "desk lamp", "red shoe"], np.array([0, 0, 1]), np.array([0.9, 0.8, 1.0]))
+    ['desk, oak', 'red, shoe']
     """
+    count = int(numbers.max()) + 1
     words = [{*re.findall(r"\w+", text.lower())} for text in texts]
     everywhere = Counter(word for some in words for word in some)
     names: list[str] = []
     for group in range(count):
-        here = Counter(word for i in np.flatnonzero(numbers == group) for word in words[i])
-        # how much of the word lies in this group, weighed by how often it is here
-        rated = {w: n * n / everywhere[w] for w, n in here.items() if len(w) >= SHORT and not w.isdigit()}
+        here: Counter[str] = Counter()
+        weight: dict[str, float] = defaultdict(float)
+        for i in np.flatnonzero(numbers == group):
+            here.update(words[i])
+            for word in words[i]:
+                weight[word] += float(typical[i])
+        # how typical its labels are, times the share of the word that lies in this group
+        words_here = [word for word in here if len(word) >= SHORT and not word.isdigit()]
+        rated = {word: weight[word] * here[word] / everywhere[word] for word in words_here}
         best = sorted(rated, key=lambda word: (-rated[word], word))[:shown]
         name = ", ".join(best) or f"group {group + 1}"
         names.append(name if name not in names else f"{name} ({group + 1})")
     return names
 
 
-def _k_means(vectors: npt.NDArray[np.float32], count: int) -> Ints:
+def _k_means(vectors: Floats, count: int) -> Ints:
     """Lloyd's rounds from starts that lie far from one another."""
     random = np.random.default_rng(0)
     centres = vectors[[int(random.integers(len(vectors)))]]

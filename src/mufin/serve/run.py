@@ -13,6 +13,7 @@ from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
 from mufin.serve.app import build_app
 from mufin.serve.limits import Settings
+from mufin.serve.packing import pack
 from mufin.serve.service import Service
 from mufin.store import load
 
@@ -22,7 +23,9 @@ GRACE = 15  # seconds that requests in flight have when the service is told to s
 def build_service(folder: Path, catalogue: Path | None, settings: Settings) -> Service:
     """The service of a model folder."""
     shelf = None if catalogue is None else Catalogue.read(catalogue)
-    return Service(load(folder, "cpu"), folder, shelf, settings)
+    model = load(folder, "cpu")
+    pack(model)
+    return Service(model, folder, shelf, settings)
 
 
 def listen(host: str, port: int) -> socket.socket:
