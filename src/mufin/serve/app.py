@@ -29,6 +29,7 @@ def build_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # both load scripts from other hosts
         redoc_url=None,
+        responses=problem.DOCUMENTED,
     )
     app.state.service = service
     problem.install(app)

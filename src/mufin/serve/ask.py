@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from mufin.serve import samples
 from mufin.serve.answer import Answer, Ask
 from mufin.serve.body import content_type, documented, json_body, service_of
 from mufin.serve.forms import FORM, form_body
@@ -17,7 +18,11 @@ router = APIRouter(prefix="/v1")
 EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
 
 
-@router.post("/recommend", openapi_extra=documented(RecommendBody, EXAMPLE, **FORM))
+@router.post(
+    "/recommend",
+    responses=samples.shown(samples.RECOMMEND),
+    openapi_extra=documented(RecommendBody, EXAMPLE, **FORM),
+)
 async def recommend(request: Request) -> JSONResponse:
     """The best labels of one item or many."""
     started = time.perf_counter()

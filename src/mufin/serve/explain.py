@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from mufin.attention import CrossAttention
 from mufin.bag import Bag
 from mufin.encode.features import Groups
+from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.labels import row_of
 from mufin.serve.live import State
@@ -27,7 +28,9 @@ NEAREST = 8
 EXAMPLE = {"item": {"texts": ["oak desk"]}, "label": "desk-1"}
 
 
-@router.post("/explain", openapi_extra=documented(ExplainBody, EXAMPLE))
+@router.post(
+    "/explain", responses=samples.shown(samples.EXPLAIN), openapi_extra=documented(ExplainBody, EXAMPLE)
+)
 async def explain(request: Request) -> JSONResponse:
     """Attention between the descriptors of an item and a label, nearest labels, nearest training examples."""
     service = service_of(request)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from mufin.data.images import suffix_of
+from mufin.serve import samples
 from mufin.serve.body import service_of
 from mufin.serve.limits import LIMITS
 from mufin.serve.live import State
@@ -27,7 +28,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 Count = Annotated[int, Query(ge=0, le=LIMITS.page)]
 
 
-@router.get("")
+@router.get("", responses=samples.shown(samples.LABELS))
 async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit: Count = 50) -> JSONResponse:
     """Labels in pages, all or those that match."""
     service = service_of(request)
@@ -37,7 +38,7 @@ async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit
     return JSONResponse({"total": len(rows), "labels": shown})
 
 
-@router.get("/{id:path}/image/{n}")
+@router.get("/{id:path}/image/{n}", responses=samples.picture(), response_class=Response)
 async def label_image(request: Request, id: str, n: int) -> Response:
     """A small picture of a label."""
     state = service_of(request).live.state
@@ -45,7 +46,7 @@ async def label_image(request: Request, id: str, n: int) -> Response:
     return picture(pictures, n, request)
 
 
-@router.get("/{id:path}")
+@router.get("/{id:path}", responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
 async def one_label(request: Request, id: str) -> JSONResponse:
     """One label."""
     state = service_of(request).live.state

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from mufin.folder import MANIFEST
+from mufin.serve import samples
 from mufin.serve.body import service_of
 from mufin.serve.groups import by_category, by_cluster
 from mufin.serve.live import Live, State
@@ -24,10 +25,11 @@ from mufin.serve.problem import Problem
 log = logging.getLogger("mufin.serve")
 router = APIRouter(prefix="/v1")
 SHOWN = 100_000  # labels; beyond, those with the most training points
+COMPUTING = samples.shown({"state": "computing", "progress": 0.4}, 202, "Being found; ask again")
 NEW = 0.25  # a greater share of labels that came since then, and the map is made anew
 
 
-@router.get("/map")
+@router.get("/map", responses=COMPUTING | samples.shown(samples.MAP))
 async def label_map(request: Request) -> JSONResponse:
     """All labels as points of a plane; 202 while they are being found."""
     service = service_of(request)

@@ -38,6 +38,27 @@ class Problem(Exception):
         )
 
 
+SAID: dict[int | str, str] = {422: "A request that cannot be answered", "default": "What is wrong"}
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": says,
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["type", "title", "status", "detail"],
+                    "properties": {
+                        **{name: {"type": "string"} for name in ("type", "title", "detail")},
+                        "status": {"type": "integer"},
+                    },
+                }
+            }
+        },
+    }
+    for status, says in SAID.items()
+}
+
+
 def invalid(errors: list[Any]) -> Problem:
     """What pydantic found, with the place of each finding and without the values."""
     found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:SHOWN]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from mufin.serve import samples
 from mufin.serve.body import service_of
 from mufin.serve.labels import Count, Offset, Words, picture
 from mufin.serve.problem import Problem
@@ -13,7 +14,7 @@ from mufin.serve.shelf import Shelf
 router = APIRouter(prefix="/v1/items")
 
 
-@router.get("")
+@router.get("", responses=samples.shown(samples.ITEMS))
 async def list_items(
     request: Request, q: Words = "", split: str | None = None, offset: Offset = 0, limit: Count = 24
 ) -> JSONResponse:
@@ -26,14 +27,14 @@ async def list_items(
     return JSONResponse({"total": len(rows), "items": shown})
 
 
-@router.get("/{id:path}/image/{n}")
+@router.get("/{id:path}/image/{n}", responses=samples.picture(), response_class=Response)
 async def item_image(request: Request, id: str, n: int) -> Response:
     """A picture of an item."""
     shelf = shelf_of(request)
     return picture(shelf.items.pictures.row(row_of(shelf, id)), n, request)
 
 
-@router.get("/{id:path}")
+@router.get("/{id:path}", responses=samples.shown(samples.ITEM))
 async def one_item(request: Request, id: str) -> JSONResponse:
     """One item."""
     shelf = shelf_of(request)

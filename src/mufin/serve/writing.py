@@ -7,9 +7,11 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 
 from mufin.data.item import Item
 from mufin.model import Mufin
+from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
@@ -17,12 +19,18 @@ from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, L
 from mufin.serve.security import writer
 from mufin.serve.service import Service
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(writer)])
+BEARER = HTTPBearer(auto_error=False, description="The token of a service that has one")  # for the schema
+router = APIRouter(prefix="/v1", dependencies=[Depends(BEARER), Depends(writer)])
 LABELS = {"labels": [{"id": "desk-1", "texts": ["walnut desk"]}]}
 EXAMPLES = {"items": [{"texts": ["a desk of walnut"]}], "labels": [["desk-1"]]}
 
 
-@router.post("/labels", status_code=201, openapi_extra=documented(LabelsBody, LABELS))
+@router.post(
+    "/labels",
+    status_code=201,
+    responses=samples.shown(samples.ADDED, 201),
+    openapi_extra=documented(LabelsBody, LABELS),
+)
 async def add_labels(request: Request) -> JSONResponse:
     """Add labels, without training."""
     service = service_of(request)
@@ -36,20 +44,29 @@ async def add_labels(request: Request) -> JSONResponse:
     return JSONResponse({"added": ids, "model": state.version}, 201)
 
 
-@router.delete("/labels", openapi_extra=documented(IdsBody, {"ids": ["desk-1"]}))
+@router.delete(
+    "/labels",
+    responses=samples.shown(samples.REMOVED),
+    openapi_extra=documented(IdsBody, {"ids": ["desk-1"]}),
+)
 async def remove_labels(request: Request) -> JSONResponse:
     """Remove labels."""
     body = await json_body(request, IdsBody)
     return await _remove(service_of(request), body.ids)
 
 
-@router.delete("/labels/{id:path}")
+@router.delete("/labels/{id:path}", responses=samples.shown(samples.REMOVED))
 async def remove_label(request: Request, id: str) -> JSONResponse:
     """Remove one label."""
     return await _remove(service_of(request), [id])
 
 
-@router.post("/examples", status_code=201, openapi_extra=documented(ExamplesBody, EXAMPLES))
+@router.post(
+    "/examples",
+    status_code=201,
+    responses=samples.shown(samples.EXAMPLES, 201),
+    openapi_extra=documented(ExamplesBody, EXAMPLES),
+)
 async def add_examples(request: Request) -> JSONResponse:
     """Remember items that had these labels: they vote at once."""
     service = service_of(request)
