@@ -1,7 +1,8 @@
 -- wrk asks for labels of texts that never repeat; prints what it saw as one line of JSON.
+-- Arguments: a seed, and the file of a picture in base64 that every fifth item then has.
 local words = {"red", "old", "house", "with", "garden", "chart", "arrow", "left", "cloud", "music", "note", "cat",
   "small", "window", "tree", "water", "bottle", "open", "door", "key", "star", "night", "bus", "stop", "heart"}
-local number, me = 0, 0
+local number, me, picture = 0, 0, nil
 
 function setup(thread)
   me = me + 1
@@ -10,6 +11,11 @@ end
 
 function init(args)
   math.randomseed(seed * 7919 + (tonumber(args[1]) or 0))
+  if args[2] then
+    local file = assert(io.open(args[2]))
+    picture = file:read("*a")
+    file:close()
+  end
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/json"
 end
@@ -19,7 +25,9 @@ function request()
   local text = {}
   for i = 1, math.random(2, 6) do text[i] = words[math.random(#words)] end
   text[#text + 1] = tostring(number)
-  return wrk.format(nil, nil, nil, '{"items": [{"texts": ["' .. table.concat(text, " ") .. '"]}]}')
+  local images = ""
+  if picture and number % 5 == 0 then images = ', "images": ["' .. picture .. '"]' end
+  return wrk.format(nil, nil, nil, '{"items": [{"texts": ["' .. table.concat(text, " ") .. '"]' .. images .. '}]}')
 end
 
 function done(summary, latency, requests)

@@ -12,7 +12,7 @@ SMALL = 1 << 14  # weights; for fewer it makes no difference
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b by oneDNN, with W in its own layout: a third faster than torch's product for a few texts."""
+    """x Wᵀ + b by oneDNN, with W in its own layout: for a few texts faster than torch's own product."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
