@@ -81,6 +81,10 @@ def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
     fat = encoded(picture("red", "bar")) + b"\0" * LIMITS.image_bytes
     files = [("image", ("fat.png", fat, "image/png"))]
     assert client.post("/v1/recommend", files=files).status_code in (413, 422)
+    many = {"items": [{"images": [small] * 13}] * 5}
+    assert_problem(client.post("/v1/recommend", json=many), 413, "65 pictures")
+    labels = {"labels": [{"id": f"l{n}", "images": [small] * 13} for n in range(5)]}
+    assert_problem(client.post("/v1/labels", json=labels), 413, "65 pictures")
     assert_problem(ask(client, {"texts": ["x"]}, k=LIMITS.k + 1), 422, "k")
     assert_problem(ask(client, {"texts": ["x"]}, k=0), 422)
     long = b'{"items": [{"texts": ["' + b"x" * LIMITS.body_bytes + b'"]}]}'

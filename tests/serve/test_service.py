@@ -6,11 +6,15 @@ import json
 import logging
 import re
 import signal
+import threading
+import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -101,9 +105,6 @@ def test_metrics_are_what_prometheus_reads(client: TestClient) -> None:
 
 
 def test_a_full_service_says_when_to_come_back(served: tuple[Path, Path]) -> None:
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
     with client_of(served[0], queue=2, batch=1) as client:
         hold = threading.Event()
         service: Any = client.service  # type: ignore[attr-defined]
@@ -123,8 +124,6 @@ def test_a_full_service_says_when_to_come_back(served: tuple[Path, Path]) -> Non
 
 
 def test_a_request_that_takes_too_long(served: tuple[Path, Path]) -> None:
-    import time
-
     with client_of(served[0], deadline=0.3) as client:
         service: Any = client.service  # type: ignore[attr-defined]
         original = service.batcher.answer
@@ -228,6 +227,22 @@ def test_lines_of_the_log() -> None:
     assert {name: json.loads(line)[name] for name in facts} == facts
 
 
+def ask_much(address: str) -> int:
+    body = json.dumps({"items": [{"texts": [f"red circle {n} " * 3]} for n in range(16)]}).encode()
+    request = urllib.request.Request(f"{address}/v1/recommend", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return len(json.load(answer)["results"])
+
+
+def test_one_thread_computes(client: TestClient) -> None:
+    service: Any = client.service  # type: ignore[attr-defined]
+    assert client.portal is not None
+    assert client.portal.call(service.batcher.call, torch.get_num_threads) == 1
+    assert client.portal.call(service.batcher.call, lambda: faiss.omp_get_max_threads()) == 1
+    thread = client.portal.call(service.batcher.call, threading.current_thread)
+    assert thread.name == "mufin-model"
+
+
 def test_the_command_starts_logs_and_ends(
     start: Callable[..., Process], model_folder: Path, served: tuple[Path, Path]
 ) -> None:
@@ -238,7 +253,11 @@ def test_the_command_starts_logs_and_ends(
     assert "from this machine" in said
     with urllib.request.urlopen(f"{service.address}/v1/model", timeout=10) as answer:
         assert json.load(answer)["living"] == 7
-    code, errors = service.stop(signal.SIGINT)
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(ask_much, service.address) for _ in range(12)]
+        time.sleep(0.2)
+        code, errors = service.stop(signal.SIGINT)
+        assert [one.result() for one in asked] == [16] * 12, "what was asked before the end is answered"
     assert code == 130, errors
     lines = errors.strip().splitlines()
     assert lines[-1] == "mufin: stopped"

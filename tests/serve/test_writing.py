@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from made import picture
 from mufin import Item, load
 from serving import Process, base64_of, encoded
@@ -99,6 +101,21 @@ def test_another_program_that_writes_is_not_overwritten(writing: TestClient, mod
     refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
     assert refused.status_code == 409
     assert "start the service again" in refused.json()["detail"]
+
+
+def test_a_folder_that_cannot_be_written(writing: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mufin.serve import live
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/secret/place")
+
+    monkeypatch.setattr(live, "save_labels", full)
+    refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
+    assert refused.status_code == 503
+    assert "secret" not in refused.text
+    assert "zebra/1" not in hits(writing, "zebra crossing", 50)
+    monkeypatch.undo()
+    assert writing.post("/v1/labels", json={"labels": [ZEBRA]}).status_code == 201
 
 
 def test_readers_see_the_old_labels_or_the_new(writing: TestClient) -> None:

@@ -32,7 +32,7 @@ async def recommend(request: Request) -> JSONResponse:
     queries = await service.queries(body.items)
     allow = None if body.allow is None else tuple(body.allow)
     ask = Ask(queries, body.k, allow, tuple(body.deny), body.explain, body.min_probability)
-    answer: Answer = await service.batcher.ask(ask, len(queries))
+    answer: Answer = await service.batcher.ask(ask, sum(query.weight for query in queries))
     results: list[dict[str, Any]] = [{"hits": hits} for hits in answer.hits]
     if body.explain:
         results = [

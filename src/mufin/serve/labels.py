@@ -59,7 +59,10 @@ def picture(pictures: Any, n: int, request: Request) -> Response:
     """The n-th of these pictures, as it is stored."""
     if not 0 <= n < len(pictures):
         raise Problem(404, f"there is no picture {n}; there are {len(pictures)}")
-    content = pictures[n] if isinstance(pictures[n], bytes) else pictures[n].read_bytes()
+    try:
+        content = pictures[n] if isinstance(pictures[n], bytes) else pictures[n].read_bytes()
+    except OSError:  # a catalogue may name files that are gone
+        raise Problem(404, f"picture {n} cannot be read") from None
     kind = KINDS.get(suffix_of(content), "application/octet-stream")
     return cacheable(content, kind, request, "max-age=3600")
 

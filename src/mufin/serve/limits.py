@@ -14,6 +14,7 @@ class Limits:
     texts: int = 32  # of an item
     text_chars: int = 20_000
     images: int = 16  # of an item
+    images_in_all: int = 64  # of a call: what the model looks at in about a second
     image_bytes: int = 10 << 20
     image_pixels: int = 40_000_000  # by the header of the file: a bomb is refused unopened
     id_chars: int = 512

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from mufin.serve.batching import Batcher
 from mufin.serve.listing import Listing
 from mufin.serve.problem import Problem
 from mufin.store import save_labels
+
+log = logging.getLogger("mufin.serve")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,11 @@ class Live:
                 raise Problem(409, "another program changed the model folder; start the service again")
             fresh = copy.copy(self.state.model)
             await batcher.call(lambda: change(fresh))
-            await asyncio.to_thread(save_labels, fresh, self.folder)
+            try:
+                await asyncio.to_thread(save_labels, fresh, self.folder)
+            except OSError as error:
+                log.error("the model folder cannot be written: %s", error)
+                raise Problem(503, "the change could not be kept, so it was not made") from None
             self.state = State(fresh, _version(self.folder))
             return self.state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,6 +20,7 @@ from mufin.errors import PictureError
 from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
 
+PICTURE = 3  # a picture takes about as long as so many texts
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoders that strangers may reach
 
 
@@ -30,6 +31,11 @@ class Query:
     id: str = ""
     texts: tuple[str, ...] = ()
     images: tuple[Image.Image, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """What it costs, in texts."""
+        return 1 + PICTURE * len(self.images)
 
 
 class Decoded(Pictures):
@@ -53,6 +59,13 @@ def table_of(queries: Sequence[Query]) -> Items:
     """The queries as items."""
     plain = Items.of([Item(query.id, query.texts) for query in queries])
     return Items(plain.table, Decoded([query.images for query in queries]))
+
+
+def check_count(pictures: Iterable[Sequence[str]]) -> None:
+    """Refuse more pictures than others can wait for."""
+    count = sum(map(len, pictures))
+    if count > LIMITS.images_in_all:
+        raise Problem(413, f"{count} pictures; at most {LIMITS.images_in_all} are looked at in one call")
 
 
 def from_base64(text: str, name: str) -> bytes:

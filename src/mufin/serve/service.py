@@ -25,7 +25,7 @@ from mufin.serve.live import Live
 from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
-from mufin.serve.query import Query, decoded, from_base64
+from mufin.serve.query import Query, check_count, decoded, from_base64
 from mufin.serve.schemas import QueryBody
 from mufin.serve.shelf import Shelf
 
@@ -126,6 +126,7 @@ class Service:
         """The items of a request, their pictures decoded; texts alone need no other thread."""
         if not any(body.images or body.id for body in bodies):
             return tuple(Query("", tuple(body.texts)) for body in bodies)
+        check_count(body.images for body in bodies)
         found: tuple[Query, ...] = await self.in_pool(self._queries, bodies, field)
         return found
 

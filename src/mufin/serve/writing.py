@@ -15,6 +15,7 @@ from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
+from mufin.serve.query import check_count
 from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody
 from mufin.serve.security import writer
 from mufin.serve.service import Service
@@ -35,6 +36,7 @@ async def add_labels(request: Request) -> JSONResponse:
     """Add labels, without training."""
     service = service_of(request)
     body = await json_body(request, LabelsBody)
+    check_count(label.images for label in body.labels)
     items = await service.in_pool(_items, service, "labels", body.labels)
     ids = [label.id for label in body.labels]
     taken = [id for id in ids if service.live.state.has(id)]
@@ -75,6 +77,7 @@ async def add_examples(request: Request) -> JSONResponse:
         raise Problem(
             422, f"{len(body.items)} items, but labels for {len(body.labels)}; give one list an item"
         )
+    check_count(item.images for item in body.items)
     items = await service.in_pool(_items, service, "items", body.items)
     state = await _change(service, lambda model: model.add_examples(items, body.labels))
     return JSONResponse({"added": len(items), "model": state.version}, 201)
