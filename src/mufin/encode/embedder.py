@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +50,10 @@ class Embedder(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def train(self, mode: bool = True) -> Embedder:
+        """Like every module; one that only predicts is spared the walk through its hundreds of modules."""
+        return self if not mode and not self.training else super().train(mode)
+
     def forward(self, batch: Batch) -> Bag:
         """X̂¹ of the batch: values (B, m, D), mask (B, m)."""
         bag: Bag = self.self_attention(self.raw_bag(batch))
@@ -71,8 +74,12 @@ class Embedder(nn.Module):
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
         """The frozen outputs of all descriptors of the items."""
-        with self._evaluating():
+        training = self.training
+        self.eval()
+        try:
             return extract(items, self.text, self.vision, cached, progress)
+        finally:
+            self.train(training)
 
     def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
         """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
@@ -91,25 +98,15 @@ class Embedder(nn.Module):
         advance: Callable[[int], None] = lambda _: None,
     ) -> PackedBags:
         """X̂¹ of all these points, without dropout, packed."""
-        bags = []
-        with self._evaluating():
-            for start in range(0, len(groups), batch):
-                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-                bags.append(self(features.batch(groups.take(points))))
-                advance(len(points))
-        return PackedBags.pack(bags, self.dim)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Without dropout; a model that serves never has any, and is spared the walk through its modules."""
-        if not self.training:
-            yield
-            return
+        training = self.training
         self.eval()
-        try:
-            yield
-        finally:
-            self.train()
+        bags = []
+        for start in range(0, len(groups), batch):
+            points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
+            bags.append(self(features.batch(groups.take(points))))
+            advance(len(points))
+        self.train(training)
+        return PackedBags.pack(bags, self.dim)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """The trained weights of the encoders' own layers."""

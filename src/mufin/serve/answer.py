@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,13 @@ from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
 from mufin.serve.query import Query, table_of
 from mufin.serve.shelf import Shelf
+
+SHOWN = ("similarity", "classifier", "memory", "rarity")  # the parts of a score that are told
+OWNERS = {
+    "classifier": "classifier", "rarity": "rarity",
+    "similarity": "similarity", "overlap": "similarity", "same words": "similarity",
+    "memory": "memory", "log memory": "memory", "words": "memory", "log words": "memory",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,15 +128,12 @@ class Answerer:
 def contributions(state: State, ranked: Ranked, row: int) -> list[dict[str, float]]:
     """What each part adds to the score of each hit: θ · φ in groups, which sum to s."""
     labels = ranked.labels[row : row + 1]
-    frequency = state.labels.frequency[labels.clamp(min=0)]
-    classifier, similarity, memory = (
-        part[row : row + 1] for part in (ranked.classifier, ranked.similarity, ranked.memory)
-    )
-    one = Parts(classifier, similarity, memory, frequency, labels >= 0)
-    terms = (one.features() * state.model.fusion.weights)[0]  # (k, 9)
-    owners = [name.split(" × ")[0].removeprefix("log ") for name in NAMES]
-    names = ("similarity", "classifier", "memory", "rarity")
-    sums = {name: terms[:, [owner == name for owner in owners]].sum(1).tolist() for name in names}
+    known = {"frequency": state.labels.frequency[labels.clamp(min=0)], "present": labels >= 0}
+    for name in {field.name for field in fields(Parts)} - known.keys():
+        known[name] = getattr(ranked, name)[row : row + 1]
+    terms = (Parts(**known).features() * state.model.fusion.weights)[0]  # (k, number of names)
+    owners = [OWNERS[name.split(" × ")[0]] for name in NAMES]
+    sums = {part: terms[:, [owner == part for owner in owners]].sum(1).tolist() for part in SHOWN}
     return [dict(zip(sums, values, strict=True)) for values in zip(*sums.values(), strict=True)]
 
 
