@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ARTEFACTS = Path(__file__).resolve().parents[2] / ".artefacts" / "page"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+DESK = {"viewport": {"width": 1280, "height": 860}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 # How the browser itself tells of an answer that is an error; the status follows.
 REFUSED = "Failed to load resource: the server responded with a status of "
@@ -49,7 +50,8 @@ def shop_folders(tmp_path_factory: pytest.TempPathFactory, tiny_config: Config) 
     folder = tmp_path_factory.mktemp("shop")
     catalogue = Catalogue.build(items, labels, train=train, test=test)
     catalogue.write(folder / "catalogue")
-    fit(catalogue, tiny_config, out=folder / "model", quiet=True)
+    config = tiny_config.override(["memory.neighbours=5", "rank.beta=learnt"])  # all parts of a score
+    fit(catalogue, config, out=folder / "model", quiet=True)
     return folder / "model", folder / "catalogue"
 
 
@@ -119,15 +121,17 @@ def browser() -> Iterator[Browser]:
 def open_page(browser: Browser, site: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Page]]:
     """Open the page at a #/view; afterwards keep a screenshot, and fail on any error of the console.
 
-    `expected` are beginnings of messages that the test provokes.
+    `expected` are the errors that the test provokes: statuses, or the beginnings of messages.
     """
     pages: list[Page] = []
     errors: list[str] = []
     allowed: list[str] = []
 
-    def open_at(view: str = "", at: str = site, expected: tuple[str, ...] = (), **context: Any) -> Page:
-        allowed.extend(expected)
-        context.setdefault("viewport", {"width": 1280, "height": 860})
+    def open_at(
+        view: str = "", at: str = site, expected: tuple[str, ...] = (), phone: bool = False, **context: Any
+    ) -> Page:
+        allowed.extend(REFUSED + error if error.isdigit() else error for error in expected)
+        context = {**DESK, **(PHONE if phone else {}), **context}
         page = browser.new_context(**context).new_page()
         page.set_default_timeout(8000)
         page.on(

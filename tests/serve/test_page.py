@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from made import picture
-from serve.browser import REFUSED
 
 DECODED = "image => image.decode().then(() => image.naturalWidth)"
 
@@ -174,7 +173,7 @@ def test_an_address_opens_the_same_view(open_page: Callable[..., Page]) -> None:
 
 
 def test_a_busy_server_is_asked_again(open_page: Callable[..., Page]) -> None:
-    page = open_page(expected=(f"{REFUSED}429",))
+    page = open_page(expected=("429",))
     page.get_by_role("heading", name="Show it something.").wait_for()
     refused = []
 
@@ -215,7 +214,7 @@ def test_a_server_that_is_away_is_waited_for(open_page: Callable[..., Page]) -> 
 
 
 def test_an_unknown_item_is_a_sentence(open_page: Callable[..., Page]) -> None:
-    page = open_page("#/ask?item=nothing", expected=(f"{REFUSED}404",))
+    page = open_page("#/ask?item=nothing", expected=("404",))
     page.locator(".notice.wrong").wait_for()
     assert "nothing" in page.locator(".notice.wrong").inner_text()
 

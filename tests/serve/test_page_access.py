@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from serve.browser import PHONE
-
 pytest_plugins = ["serve.browser"]
 
 VIEWS = {
@@ -29,7 +27,7 @@ def test_axe_finds_nothing_serious(open_page: Callable[..., Page], view: str, sc
     address, ready = VIEWS[view]
     page = open_page(address, color_scheme=scheme, reduced_motion="reduce")
     page.locator(ready).first.wait_for()
-    for size in ({"width": 1280, "height": 860}, PHONE["viewport"]):
+    for size in ({"width": 1280, "height": 860}, {"width": 360, "height": 740}):
         page.set_viewport_size(size)
         found = Axe().run(page).response["violations"]
         bad = [rule for rule in found if rule["impact"] in {"serious", "critical"}]
@@ -39,7 +37,7 @@ def test_axe_finds_nothing_serious(open_page: Callable[..., Page], view: str, sc
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_phone_shows_everything_in_its_width(open_page: Callable[..., Page], view: str) -> None:
     address, ready = VIEWS[view]
-    page = open_page(address, **PHONE)
+    page = open_page(address, phone=True)
     page.locator(ready).first.wait_for()
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0
@@ -53,7 +51,7 @@ def test_a_phone_shows_everything_in_its_width(open_page: Callable[..., Page], v
 
 
 def test_a_phone_opens_a_sheet(open_page: Callable[..., Page]) -> None:
-    page = open_page("#/ask?item=red%2Fcircle-4", **PHONE)
+    page = open_page("#/ask?item=red%2Fcircle-4", phone=True)
     page.locator(".hit").nth(1).tap()
     page.locator("#panel:modal .heat").wait_for()
     page.get_by_role("button", name="Close", exact=True).tap()

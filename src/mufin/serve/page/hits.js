@@ -12,7 +12,8 @@ import { address } from "./route.js";
 export function hitList(result, { truth, k, kMax, onK, onOpen }) {
   const { hits } = result;
   const scale = scaleOf(hits);
-  const list = h("ol", { class: "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, scale, onOpen)));
+  const pictured = hits.some((hit) => hit.images > 0);
+  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, scale, onOpen)));
   const parts = [heading(result, truth, k, kMax, onK)];
   if (!hits.length) parts.push(h("p", { class: "nothing" }, "No label may be shown for this."));
   else parts.push(legend(hits), list);
