@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,9 @@ def run(service: Service, listener: socket.socket, ready: Callable[[], None]) ->
         while not server.started and not task.done():
             await asyncio.sleep(0.02)
         if server.started:
+            # What is loaded stays: to look through its million objects again and again stops all threads.
+            gc.collect()
+            gc.freeze()
             ready()
         await task
 
