@@ -25,6 +25,7 @@ DESK = {"viewport": {"width": 1280, "height": 860}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 # How the browser itself tells of an answer that is an error; the status follows.
 REFUSED = "Failed to load resource: the server responded with a status of "
+PATIENCE = 30_000  # milliseconds: on a busy machine the first map alone takes 7 s
 SHELVES = 60  # labels without training, so that there is more than one page of them
 
 
@@ -108,8 +109,9 @@ def executable() -> str:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser a file; ended with it, since Playwright's event loop gets into the way of others."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     path = executable()
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path)
@@ -133,7 +135,7 @@ def open_page(browser: Browser, site: str, request: pytest.FixtureRequest) -> It
         allowed.extend(REFUSED + error if error.isdigit() else error for error in expected)
         context = {**DESK, **(PHONE if phone else {}), **context}
         page = browser.new_context(**context).new_page()
-        page.set_default_timeout(8000)
+        page.set_default_timeout(PATIENCE)
         page.on(
             "console", lambda message: message.type in {"error", "warning"} and errors.append(message.text)
         )
