@@ -80,6 +80,25 @@ def test_company_is_waited_for_where_there_was_some() -> None:
     assert [10, 11, 12, 13] in slow.batches
 
 
+def test_callers_that_come_back_at_once_become_one_batch() -> None:
+    """Two groups that take turns would wait for one another; they are united."""
+    slow = Slow(0.02)
+
+    async def main() -> None:
+        batcher = made(slow, window=0.2)
+
+        async def caller(delay: float) -> None:
+            await asyncio.sleep(delay)
+            for n in range(6):
+                await batcher.ask(n, 1)
+
+        await asyncio.gather(*(caller(0.01 * (n % 2)) for n in range(8)))
+        await batcher.close()
+
+    asyncio.run(main())
+    assert sum(len(batch) == 8 for batch in slow.batches) >= 3, slow.batches
+
+
 def test_a_full_queue_is_told_at_once() -> None:
     async def main() -> tuple[list[Any], float]:
         batcher = made(Slow(0.3), size=1, queue=4)

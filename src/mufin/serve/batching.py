@@ -18,7 +18,7 @@ Ask = TypeVar("Ask")
 log = logging.getLogger("mufin.serve")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job(Generic[Ask]):
     """Something to be done by the worker: an `ask` to be batched, or a `call` of its own."""
 
@@ -34,7 +34,7 @@ class Batcher(Generic[Ask]):
     """A bounded queue before one thread.
 
     A batch waits for company only where company was there a moment ago: up to `window` seconds, until as
-    many items have come as the last batches had. A lone caller therefore never waits.
+    many items have come as were in the last batch and behind it. A lone caller therefore never waits.
     """
 
     def __init__(
@@ -109,6 +109,10 @@ class Batcher(Generic[Ask]):
             elif ready:
                 results = self._batch(ready)
             results += [(job, _late()) for job in jobs if job not in ready]
+            # Who is answered now may come back at once, to those who came meanwhile: two groups that took
+            # turns would each wait for the other.
+            together = sum(job.weight for job in jobs if job.ask is not None) + self._waiting
+            self._expected = max(together, 0.7 * self._expected)
             _deliver(results)
 
     def _batch(self, jobs: list[_Job[Ask]]) -> list[tuple[_Job[Ask], Any]]:
@@ -133,8 +137,6 @@ class Batcher(Generic[Ask]):
                 taken.append(self._jobs.popleft())
                 weight += head.weight
             self._waiting -= weight
-            if taken and not taken[0].call:
-                self._expected = max(float(weight), 0.7 * self._expected)
             return taken
 
     def _wait_for_company(self) -> None:
