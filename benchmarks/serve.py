@@ -15,6 +15,7 @@ import argparse
 import base64
 import io
 import json
+import os
 import platform
 import random
 import re

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mufin.serve.metrics import Metrics
@@ -27,7 +27,6 @@ class _Job(Generic[Ask]):
     future: asyncio.Future[Any]
     ask: Ask | None = None
     call: Callable[[], Any] | None = None
-    since: float = field(default_factory=time.monotonic)
 
 
 class Batcher(Generic[Ask]):
@@ -84,7 +83,7 @@ class Batcher(Generic[Ask]):
     ) -> Any:
         now = time.monotonic()
         future = asyncio.get_running_loop().create_future()
-        job = _Job(weight, now + self.deadline, future, ask, call, now)
+        job = _Job(weight, now + self.deadline, future, ask, call)
         with self._changed:
             if self._closing:
                 raise Problem(503, "the service is stopping", {"Retry-After": "5"})
