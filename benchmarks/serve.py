@@ -265,9 +265,9 @@ def main() -> None:
     results = json.loads(file.read_text()) if file.exists() else {}
     cpu = re.search(r"model name\s+: (.+)", Path("/proc/cpuinfo").read_text())
     cores = len(re.findall(r"^processor", Path("/proc/cpuinfo").read_text(), re.M))
-    results["machine"] = (
-        f"{cores} cores of {cpu[1] if cpu else platform.processor()}, Python {platform.python_version()}"
-    )
+    name = cpu[1] if cpu else platform.processor()
+    busy = f"load average before {os.getloadavg()[0]:.1f}"  # by others: it should be near 0
+    results["machine"] = f"{cores} cores of {name}, Python {platform.python_version()}, {busy}"
     if options.soak:
         results["soak"] = soak(options.model, options.soak)
     else:
