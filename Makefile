@@ -1,12 +1,13 @@
 # `make` alone lists the targets. Everything lives in .venv; nothing is installed elsewhere.
 PYTHON  ?= python3
 WORKERS ?= 2
+PORT    ?= 8000
 EXTRAS  := offline,report,serve,tensorboard,dev
 BIN     := .venv/bin
 STAMP   := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs dist pins clean
+.PHONY: help install demo serve test check format docs dist pins clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -20,8 +21,14 @@ $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 demo: install ## train on the embedded catalogue into runs/demo, print metrics and predictions
 	$(BIN)/mufin demo
 
+serve: runs/demo/mufin.json ## serve the demo model with its page on http://127.0.0.1:8000 (PORT=8000)
+	$(BIN)/mufin serve runs/demo --catalogue src/mufin/demo --port $(PORT)
+
+runs/demo/mufin.json: | install
+	$(BIN)/mufin demo
 
 test: install ## run all tests and doctests (WORKERS=2)
+	scripts/browser.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: install ## lint, formatting and types: what must be clean before a commit

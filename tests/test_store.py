@@ -24,6 +24,7 @@ from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.errors import ConfigError, ModelError
 from mufin.folder import file_hash
+from mufin.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
 
@@ -109,6 +110,17 @@ def test_new_labels_rewrite_the_labels_alone(folder: Path) -> None:
     assert changed == {"labels", "index"}
     assert all(before[name] == after[name] for name in before.keys() & after.keys() - {"mufin.json"})
     assert len([name for name in after if name.startswith("labels-")]) == 2  # no old ones are left
+    assert load(folder).recommend(ASKED, k=9) == model.recommend(ASKED, k=9)
+
+
+def test_saving_the_labels_alone_leaves_the_same_folder(folder: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(folder, tmp_path / "whole"))
+    model = load(folder)
+    model.add_labels(Item("new", ["zebra"], [picture("red", "bar")]))
+    model.remove_labels("q-bar")
+    save_labels(model, folder)
+    save(model, whole)
+    assert contents(folder) == contents(whole)
     assert load(folder).recommend(ASKED, k=9) == model.recommend(ASKED, k=9)
 
 

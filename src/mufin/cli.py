@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mufin.commands import ask, bring, compare, keep, make
+from mufin.commands import ask, bring, compare, keep, make, serve
 from mufin.errors import MufinError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ for command in (
     make.demo, make.check, make.config, make.train,
     ask.evaluate, compare.compare, ask.predict, ask.recommend, ask.embed,
     keep.info, keep.add_labels, keep.remove_labels,
+    serve.serve,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(bring.importing, name="import")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,21 @@ BIG = 64 << 20  # bytes; larger files are checked by samples at load, so that th
 SAMPLE = 1 << 16
 
 
-def install(staging: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Move every staged file into the folder, then put the manifest in place, then sweep the rest."""
+def install(
+    staging: Path, folder: Path, facts: dict[str, Any], same: Mapping[str, dict[str, Any]] | None = None
+) -> None:
+    """Move every staged file into the folder, then put the manifest in place, then sweep the rest.
+
+    `same` are the manifest's entries of parts that stay as the folder has them.
+    """
     parts = {str(path.relative_to(staging)): path for path in sorted(staging.rglob("*")) if path.is_file()}
     hashes = {part: file_hash(path) for part, path in parts.items()}
     names = _names(hashes)
     entries = {part: _move(path, folder, names[part], hashes[part]) for part, path in parts.items()}
-    _replace(folder / MANIFEST, json.dumps(facts | {"parts": entries}, indent=1))
+    _replace(
+        folder / MANIFEST,
+        json.dumps(facts | {"parts": dict(sorted({**(same or {}), **entries}.items()))}, indent=1),
+    )
     _sweep(folder, parts, {entry["file"] for entry in entries.values()})
 
 

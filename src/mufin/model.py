@@ -259,7 +259,7 @@ class Mufin:
         last = torch.arange(len(fresh.alive), device=fresh.alive.device) >= len(self.labels.alive)
         entries = fresh.entries(self.config.retrieve.entries).only(last)
         if len(entries):
-            self.index.add(entries.vectors, entries.labels)
+            self.index = self.index.added(entries.vectors, entries.labels)
         else:  # an index of centroids alone: these labels cannot be found, but they are there
             self.labels = fresh
             self.index = self._new_index()

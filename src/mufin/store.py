@@ -63,27 +63,49 @@ def save(model: Mufin, folder: Path | str) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.compact()
-    labels = model.labels
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         staging = Path(name)
         (staging / "config.toml").write_text(model.config.to_toml(), "utf-8")
         _write_tensors(staging / "network.safetensors", _network_tensors(model.embedder, model.ranker))
-        _write_tensors(staging / "labels.safetensors", _label_tensors(labels))
-        # without Arrow's own copy of the schema, the bytes depend on the labels alone
-        pq.write_table(
-            _label_table(labels.items), staging / "labels.parquet", compression="zstd", store_schema=False
-        )
-        _write_index(model.index, staging)
-        _write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
+        _write_labels(model, staging)
         if model.affinity is not None:
             _write_tensors(staging / "affinity.safetensors", model.affinity.tensors())
         model.embedder.save(staging / "layout")
-        facts = {
-            "mufin": FORMAT, "library": version("mufin"), "fusion": model.fusion.weights.tolist(),
-            "calibration": model.fusion.calibration.tolist(), "own_items": labels.own_items,
-            "labels": len(labels),
-        }  # fmt: skip
-        install(staging, folder, facts)
+        install(staging, folder, _facts(model))
+
+
+def save_labels(model: Mufin, folder: Path | str) -> None:
+    """Write the labels and the memory of a model whose network the folder holds already.
+
+    What `save` does after labels came or went, without the megabytes that have not changed.
+    """
+    folder = Path(folder)
+    parts = read_facts(folder)["parts"]
+    same = {
+        name: entry for name, entry in parts.items() if not name.startswith(("labels.", "index.", "memory."))
+    }
+    model.compact()
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
+        staging = Path(name)
+        _write_labels(model, staging)
+        install(staging, folder, _facts(model), same)
+
+
+def _write_labels(model: Mufin, staging: Path) -> None:
+    _write_tensors(staging / "labels.safetensors", _label_tensors(model.labels))
+    # without Arrow's own copy of the schema, the bytes depend on the labels alone
+    table = _label_table(model.labels.items)
+    pq.write_table(table, staging / "labels.parquet", compression="zstd", store_schema=False)
+    _write_index(model.index, staging)
+    _write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
+
+
+def _facts(model: Mufin) -> dict[str, Any]:
+    return {
+        "mufin": FORMAT, "library": version("mufin"), "fusion": model.fusion.weights.tolist(),
+        "calibration": model.fusion.calibration.tolist(), "own_items": model.labels.own_items,
+        "labels": len(model.labels),
+    }  # fmt: skip
 
 
 def load(folder: Path | str, device: str = "auto") -> Mufin:

@@ -83,8 +83,8 @@ def test_save_and_load_then_add(built: tuple[ApproximateIndex, Tensor], tmp_path
     after = loaded.search(queries, 30)
     assert torch.equal(before.labels, after.labels)
     assert torch.equal(before.similarity, after.similarity)
-    loaded.add(queries, torch.arange(20_000, 20_100))
-    loaded.add(queries[:1], torch.tensor([20_100]))
+    loaded = loaded.added(queries, torch.arange(20_000, 20_100))
+    loaded = loaded.added(queries[:1], torch.tensor([20_100]))
     assert loaded.n_labels == 20_101
     assert loaded.search(queries, 1).labels[:, 0].tolist() == list(range(20_000, 20_100))
     assert loaded.search(queries[:1], 2).labels[0].tolist() == [20_000, 20_100]

@@ -117,15 +117,16 @@ def test_labels_added_later_are_found_at_once(world: World, expect: Expect) -> N
     entries = world(120, 3)
     cuts = [70, 71, 100, 120]
     first = entries.labels < cuts[0]
-    index = ExactIndex(Entries(entries.vectors[first], entries.labels[first], cuts[0]))
+    index = old = ExactIndex(Entries(entries.vectors[first], entries.labels[first], cuts[0]))
     for low, high in pairwise(cuts):
         some = (entries.labels >= low) & (entries.labels < high)
-        index.add(entries.vectors[some], entries.labels[some])
+        index = index.added(entries.vectors[some], entries.labels[some])
     queries = queries_like(entries, 6)
     exclude, allowed = random_pairs(6, index.n_labels, 0.1), torch.arange(index.n_labels) % 3 == 0
     expect(index.search(queries, 30), entries, queries, 30)
     expect(index.search(queries, 30, exclude, allowed), entries, queries, 30, exclude, allowed)
     assert torch.equal(index.entries.labels, entries.labels)
+    assert (old.n_labels, old.n_entries) == (cuts[0], int(first.sum())), "others may be searching the old one"
 
 
 @pytest.mark.parametrize(("width", "n"), [(1, 1), (50, 7), (5000, 3), (4099, 100), (20_000, 20_000)])
@@ -154,4 +155,4 @@ def test_wrong_use_is_told(world: World) -> None:
     with pytest.raises(UsageError, match="a bool for each of 10"):
         index.search(query, 1, allowed=torch.ones(9, dtype=torch.bool))
     with pytest.raises(UsageError, match="add rows from 10 on"):
-        index.add(query, torch.tensor([9]))
+        index.added(query, torch.tensor([9]))

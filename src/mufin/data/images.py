@@ -44,14 +44,21 @@ def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
 
 def load_pixels(picture: Picture, size: int) -> np.ndarray:
     """The picture scaled so that its longer side is `size`, padded white: (size, size, 3) uint8."""
-    image = open_picture(picture, size)
-    scale = size / max(image.size)
-    width, height = (max(1, round(side * scale)) for side in image.size)
-    if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    image = scaled(picture, size)
+    width, height = image.size
     canvas = Image.new("RGB", (size, size), WHITE)
     canvas.paste(image, ((size - width) // 2, (size - height) // 2))
     return np.array(canvas)
+
+
+def scaled(picture: Picture, size: int) -> Image.Image:
+    """The picture with a longer side of `size`; doing it again changes nothing."""
+    image = open_picture(picture, size)
+    scale = size / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    if (width, height) == image.size:
+        return image
+    return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
 
 
 def load_batch(

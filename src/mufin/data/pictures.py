@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import overload
 
 import numpy as np
@@ -119,6 +120,7 @@ class StoredPictures(Pictures):
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.groups: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
+        self._lock = Lock()  # a server reads from several threads
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -133,16 +135,17 @@ class StoredPictures(Pictures):
         return np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64)
 
     def _group(self, group: int) -> pa.ChunkedArray:
-        held = self.groups.get(group)
-        if held is None:
-            table = pq.ParquetFile(self.path).read_row_group(group, columns=["id", "images"])
-            held = canonical(table, "items", self.path).column("images")
-            self.groups[group] = held
-            while len(self.groups) > GROUPS_IN_MEMORY:
-                self.groups.popitem(last=False)
-        else:
-            self.groups.move_to_end(group)
-        return held
+        with self._lock:
+            held = self.groups.get(group)
+            if held is None:
+                table = pq.ParquetFile(self.path).read_row_group(group, columns=["id", "images"])
+                held = canonical(table, "items", self.path).column("images")
+                self.groups[group] = held
+                while len(self.groups) > GROUPS_IN_MEMORY:
+                    self.groups.popitem(last=False)
+            else:
+                self.groups.move_to_end(group)
+            return held
 
 
 class Chosen(Pictures):

@@ -59,6 +59,10 @@ class Embedder(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def train(self, mode: bool = True) -> Embedder:
+        """Like every module; one that only predicts is spared the walk through its hundreds of modules."""
+        return self if not mode and not self.training else super().train(mode)
+
     def forward(self, batch: Batch) -> Bag:
         """X̂¹ of the batch: values (B, m, D), mask (B, m)."""
         bag: Bag = self.self_attention(self.raw_bag(batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,6 @@ class ApproximateIndex:
         """
         self.exact = ExactIndex(entries)
         self.faiss: Any = _build(entries)
-        self._mapped = False
         self._tune(recall, _disturbed(entries) if queries is None else queries[:SAMPLE])
 
     @property
@@ -79,13 +79,15 @@ class ApproximateIndex:
             found.put(short, self.exact.search(queries[short], k, rest, allowed))
         return found
 
-    def add(self, vectors: Tensor, labels: Tensor) -> None:
-        """Append unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
-        self.exact.add(vectors, labels)
-        if self._mapped:  # faiss ends the process when a mapped index grows, so it is read into memory
-            faiss = _faiss()
-            self.faiss, self._mapped = faiss.deserialize_index(faiss.serialize_index(self.faiss)), False
-        self.faiss.add(_numpy(vectors))
+    def added(self, vectors: Tensor, labels: Tensor) -> ApproximateIndex:
+        """With unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
+        faiss, index = _faiss(), copy(self)
+        index.exact = self.exact.added(vectors, labels)
+        # A copy, in memory: others may be searching the old one, and faiss ends the process when a mapped
+        # index grows.
+        index.faiss = faiss.deserialize_index(faiss.serialize_index(self.faiss))
+        index.faiss.add(_numpy(vectors))
+        return index
 
     def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last."""
@@ -123,7 +125,7 @@ class ApproximateIndex:
                 f"{tuple(entries.vectors.shape)}: build the index again"
             )
         index = cls.__new__(cls)
-        index.exact, index.faiss, index._mapped = ExactIndex(entries), stored, True
+        index.exact, index.faiss = ExactIndex(entries), stored
         return index
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import torch
 from scipy.sparse import csr_matrix
@@ -49,10 +50,10 @@ class ExactIndex:
             return self.only(who.allowed).search(queries, k, exclude)
         return collect(self, queries, k, who, limit=self.n_entries)[0]
 
-    def add(self, vectors: Tensor, labels: Tensor) -> None:
-        """Append unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
+    def added(self, vectors: Tensor, labels: Tensor) -> ExactIndex:
+        """With unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
         if not len(labels):
-            return
+            return self
         if int(labels.min()) < self.n_labels:
             raise UsageError(f"label row {int(labels.min())} is not new: add rows from {self.n_labels} on")
         # what was there at first may be mapped from a file and is never copied
@@ -60,8 +61,10 @@ class ExactIndex:
         size = max(self.n_labels, int(labels.max()) + 1)
         new = Entries(vectors.to(first.vectors), labels.to(first.labels), size)
         recent = _join([*added, new], size)
-        self.parts, self.n_labels = [first, recent], size
-        self.one_each &= bool((recent.labels[1:] > recent.labels[:-1]).all())
+        index = copy(self)  # whoever searches the old one is not disturbed
+        index.parts, index.n_labels = [first, recent], size
+        index.one_each = self.one_each and bool((recent.labels[1:] > recent.labels[:-1]).all())
+        return index
 
     def only(self, allowed: Tensor) -> ExactIndex:
         """An index over the entries of the labels in allowed (L,) bool."""

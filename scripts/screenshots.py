@@ -1,0 +1,94 @@
+"""Make the pictures of the page in docs/images, from a demo model (`make demo`) and the embedded catalogue.
+
+.venv/bin/python scripts/screenshots.py [MODEL]
+"""
+
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+ITEM = "openclipart:food/desserts/muffin_jean_victor_balin_"
+LABEL = "q1905"  # dessert
+DESK, PHONE = {"width": 1400, "height": 880}, {"width": 390, "height": 844}
+# name: (address, what must be there before the shutter opens, size of the window, colours)
+PICTURES: dict[str, tuple[str, str, dict[str, int], str]] = {
+    "page": (f"#/ask?item={ITEM}&label={LABEL}", "#panel .tiles", DESK, "light"),
+    "page-dark": (
+        f"#/ask?item={ITEM}&label={LABEL}",
+        "#panel .tiles",
+        {"width": 1400, "height": 880},
+        "dark",
+    ),
+    "page-map": ("#/map", ".in-view button", DESK, "light"),
+    "page-phone": (f"#/ask?item={ITEM}", ".hit", PHONE, "light"),
+}
+
+
+@contextmanager
+def served(model: Path) -> Iterator[str]:
+    """The address of a service on a copy of the model: the map it keeps must not change the original."""
+    import uvicorn
+
+    from mufin.serve.app import build_app
+    from mufin.serve.limits import Settings
+    from mufin.serve.run import build_service, listen
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "demo")
+        shutil.copytree(model, copy)
+        from mufin import demo
+
+        service = build_service(copy, Path(str(demo.__file__)).parent, Settings())
+        listener = listen("127.0.0.1", 0)
+        server = uvicorn.Server(uvicorn.Config(build_app(service), log_config=None))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+def small(png: Path) -> None:
+    """Keep 256 colours: a third of the size, and no difference that is seen."""
+    from PIL import Image
+
+    with Image.open(png) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
+
+
+def take(browser: Any, address: str) -> None:
+    """All pictures, one after the other."""
+    for name, (view, ready, size, colours) in PICTURES.items():
+        page = browser.new_page(viewport=size, color_scheme=colours, reduced_motion="reduce")
+        page.goto(address + view)
+        page.locator(ready).first.wait_for(timeout=120_000)  # a map takes long at first
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(400)
+        page.screenshot(path=IMAGES / f"{name}.png")
+        page.close()
+        small(IMAGES / f"{name}.png")
+        print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size // 1024} KB")
+
+
+def main() -> None:
+    """Serve, look, keep."""
+    from playwright.sync_api import sync_playwright
+
+    model = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
+    with served(model) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        take(browser, address)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

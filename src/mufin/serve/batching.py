@@ -1,0 +1,179 @@
+"""Batching: requests that arrive together share one forward pass, in the one thread that owns the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mufin.serve.metrics import Metrics
+from mufin.serve.problem import Problem
+
+Ask = TypeVar("Ask")
+log = logging.getLogger("mufin.serve")
+
+
+@dataclass(eq=False)
+class _Job(Generic[Ask]):
+    """Something to be done by the worker: an `ask` to be batched, or a `call` of its own."""
+
+    weight: int
+    deadline: float
+    future: asyncio.Future[Any]
+    ask: Ask | None = None
+    call: Callable[[], Any] | None = None
+
+
+class Batcher(Generic[Ask]):
+    """A bounded queue before one thread.
+
+    A batch waits for company only where company was there a moment ago: up to `window` seconds, until as
+    many items have come as were in the last batch and behind it. A lone caller therefore never waits.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Sequence[Ask]], Sequence[Any]],
+        *,
+        window: float,
+        size: int,
+        queue: int,
+        deadline: float,
+        metrics: Metrics,
+    ) -> None:
+        self.answer, self.metrics = answer, metrics
+        self.window, self.size, self.queue, self.deadline = window, size, queue, deadline
+        self._jobs: deque[_Job[Ask]] = deque()
+        self._waiting = 0  # items in the queue
+        self._expected = 1.0  # items that usually come together
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="mufin-model", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def ask(self, ask: Ask, weight: int) -> Any:
+        """The answer to `ask`, which counts as `weight` items."""
+        return await self._submit(weight, ask=ask)
+
+    async def call(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns when the thread of the model runs it."""
+        return await self._submit(1, call=call)
+
+    async def close(self) -> None:
+        """Answer what waits, take nothing more, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def depth(self) -> int:
+        """Items that wait."""
+        return self._waiting
+
+    async def _submit(
+        self, weight: int, ask: Ask | None = None, call: Callable[[], Any] | None = None
+    ) -> Any:
+        now = time.monotonic()
+        future = asyncio.get_running_loop().create_future()
+        job = _Job(weight, now + self.deadline, future, ask, call)
+        with self._changed:
+            if self._closing:
+                raise Problem(503, "the service is stopping", {"Retry-After": "5"})
+            if self._waiting and self._waiting + weight > self.queue:
+                raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
+            self._jobs.append(job)
+            self._waiting += weight
+            self._changed.notify()
+        try:
+            return await asyncio.wait_for(future, self.deadline)
+        except TimeoutError:
+            raise _late() from None
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while jobs := self._next():
+            ready = [job for job in jobs if not job.future.cancelled() and job.deadline > time.monotonic()]
+            results: list[tuple[_Job[Ask], Any]] = []
+            if ready and ready[0].call is not None:
+                results = [(ready[0], _attempt(ready[0].call))]
+            elif ready:
+                results = self._batch(ready)
+            results += [(job, _late()) for job in jobs if job not in ready]
+            # Who is answered now may come back at once, to those who came meanwhile: two groups that took
+            # turns would each wait for the other.
+            together = sum(job.weight for job in jobs if job.ask is not None) + self._waiting
+            self._expected = max(together, 0.7 * self._expected)
+            _deliver(results)
+
+    def _batch(self, jobs: list[_Job[Ask]]) -> list[tuple[_Job[Ask], Any]]:
+        self.metrics.batch(sum(job.weight for job in jobs))
+        answers = _attempt(lambda: self.answer([job.ask for job in jobs]))  # type: ignore[misc]
+        if isinstance(answers, BaseException):
+            answers = [answers] * len(jobs)
+        return list(zip(jobs, answers, strict=True))
+
+    def _next(self) -> list[_Job[Ask]]:
+        """The jobs of the next batch, or one call; nothing when closed and done."""
+        with self._changed:
+            while not self._jobs and not self._closing:
+                self._changed.wait()
+            self._wait_for_company()
+            taken: list[_Job[Ask]] = []
+            weight = 0
+            while self._jobs and not (taken and taken[0].call):
+                head = self._jobs[0]
+                if taken and (head.call or weight + head.weight > self.size):
+                    break
+                taken.append(self._jobs.popleft())
+                weight += head.weight
+            self._waiting -= weight
+            return taken
+
+    def _wait_for_company(self) -> None:
+        until = time.monotonic() + self.window
+        wanted = min(self._expected, self.size)
+        while self._jobs and not self._closing and self._waiting + 0.5 < wanted:
+            left = until - time.monotonic()
+            if left <= 0 or not self._changed.wait(left):
+                return
+
+
+def _attempt(call: Callable[[], Any]) -> Any:
+    """What `call` returns, or the error that it raised."""
+    try:
+        return call()
+    except Exception as error:
+        return error
+
+
+def _late() -> Problem:
+    return Problem(504, "no answer in time; try again with less", {"Retry-After": "2"})
+
+
+def _deliver(results: list[tuple[_Job[Any], Any]]) -> None:
+    """Hand the results to the loop of the requests, all at once."""
+    if not results:
+        return
+
+    def settle() -> None:
+        for job, result in results:
+            if job.future.done():
+                continue
+            if isinstance(result, BaseException):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
+
+    try:
+        results[0][0].future.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop is gone: so is whoever waited
+        log.debug("an answer came after the end")

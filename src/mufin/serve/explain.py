@@ -1,0 +1,109 @@
+"""Explain: how one item looks at one label."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from torch import Tensor
+from torch.nn import functional as F
+
+from mufin.attention import CrossAttention
+from mufin.bag import Bag
+from mufin.encode.features import Groups
+from mufin.serve import samples
+from mufin.serve.body import documented, json_body, service_of
+from mufin.serve.labels import row_of
+from mufin.serve.live import State
+from mufin.serve.problem import Problem
+from mufin.serve.query import Query, table_of
+from mufin.serve.schemas import ExplainBody
+
+router = APIRouter(prefix="/v1")
+NEAREST = 8
+EXAMPLE = {"item": {"texts": ["oak desk"]}, "label": "desk-1"}
+
+
+@router.post(
+    "/explain", responses=samples.shown(samples.EXPLAIN), openapi_extra=documented(ExplainBody, EXAMPLE)
+)
+async def explain(request: Request) -> JSONResponse:
+    """Attention between the descriptors of an item and a label, nearest labels, nearest training examples."""
+    service = service_of(request)
+    body = await json_body(request, ExplainBody)
+    (query,) = await service.queries([body.item], "item")
+    state = service.live.state
+    row = row_of(state, body.label)
+    bag: Bag = await service.batcher.call(lambda: _bag(state, query))
+    facts: dict[str, Any] = await service.in_pool(_facts, state, bag, row)
+    examples = [] if service.examples is None else await service.examples.nearest(bag.vector()[0], body.label)
+    return JSONResponse({"query": service.descriptors(query), **facts, "examples": examples})
+
+
+@torch.no_grad()
+def _bag(state: State, query: Query) -> Bag:
+    """X̂¹ (1, m, D)."""
+    features = state.model.features(table_of([query]))
+    if not features.sizes[0]:
+        raise Problem(422, f"item has nothing to look at (this model reads: {state.model.config.modalities})")
+    bags = state.model.embedder.embed(features, Groups.singles(np.arange(1)))
+    return bags.take(torch.zeros(1, dtype=torch.int64))
+
+
+@torch.no_grad()
+def _facts(state: State, x: Bag, row: int) -> dict[str, Any]:
+    z = state.labels.bags.take(torch.tensor([row]))  # (1, n, D)
+    kind, weights = attention(state, x, z)
+    return {
+        "label": _descriptors(state, row, int(z.mask.sum())),
+        "attention": weights[0][:, z.mask[0]].tolist(),
+        "kind": kind,
+        "alpha": float(state.labels.alpha[row]),
+        "frequency": int(state.labels.frequency[row]),
+        "nearest": _nearest(state, z.vector(), row),
+    }
+
+
+def attention(state: State, x: Bag, z: Bag) -> tuple[str, Tensor]:
+    """(1, m, n): the weights of A_C where the model has it, else the cosines of the rows."""
+    match state.model.ranker.cross_attention:
+        case CrossAttention() as cross:
+            return "cross-attention", cross.weights(x, z)
+        case _:
+            cosines = F.normalize(x.values, dim=-1) @ F.normalize(z.values, dim=-1).transpose(1, 2)
+            return "similarity", cosines
+
+
+def _descriptors(state: State, row: int, rows: int) -> list[dict[str, Any]]:
+    """What the rows of a label's bag are: its texts, then its pictures, of which a few are kept."""
+    labels, kept = state.labels.items, int(state.pictures[row])
+    texts = [text for text in labels.texts[row].as_py() or [] if text.strip()]
+    if state.model.config.modalities == "image" and (kept or state.labels.own_items):
+        texts = []
+    address = f"/v1/labels/{quote(labels.ids[row].as_py(), safe='')}/image/"
+    pictures = [
+        {"kind": "image", "n": n, "url": f"{address}{n}" if n < kept else None}
+        for n in range(rows - len(texts))
+    ]
+    return [*({"kind": "text", "text": text} for text in texts[:rows]), *pictures]
+
+
+def _nearest(state: State, vector: Tensor, row: int) -> list[dict[str, Any]]:
+    """The labels whose entries lie nearest to ẑ, without itself."""
+    found = state.model.index.search(vector, NEAREST + 1, None, state.labels.alive)
+    pairs = zip(found.labels[0].tolist(), found.similarity[0].tolist(), strict=True)
+    items = state.labels.items
+    return [
+        {
+            "label": items.ids[other].as_py(),
+            "text": next(iter(items.texts[other].as_py() or ()), ""),
+            "similarity": similarity,
+            "images": int(state.pictures[other]),
+        }
+        for other, similarity in pairs
+        if other not in (row, -1)
+    ][:NEAREST]

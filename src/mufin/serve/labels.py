@@ -1,0 +1,89 @@
+"""Labels: list, look, add, remove; and further examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from mufin.data.images import suffix_of
+from mufin.serve import samples
+from mufin.serve.body import service_of
+from mufin.serve.limits import LIMITS
+from mufin.serve.live import State
+from mufin.serve.page import cacheable
+from mufin.serve.problem import Problem
+
+router = APIRouter(prefix="/v1/labels")
+KINDS = {
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
+}
+Words = Annotated[str, Query(max_length=200, description="Part of an id or a text")]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+Count = Annotated[int, Query(ge=0, le=LIMITS.page)]
+
+
+@router.get("", responses=samples.shown(samples.LABELS))
+async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit: Count = 50) -> JSONResponse:
+    """Labels in pages, all or those that match."""
+    service = service_of(request)
+    state = service.live.state
+    rows = await service.in_pool(lambda: state.listing.find(q))
+    shown = [card(state, int(row)) for row in rows[offset : offset + limit]]
+    return JSONResponse({"total": len(rows), "labels": shown})
+
+
+@router.get("/{id:path}/image/{n}", responses=samples.picture(), response_class=Response)
+async def label_image(request: Request, id: str, n: int) -> Response:
+    """A small picture of a label."""
+    state = service_of(request).live.state
+    pictures = state.labels.items.pictures.row(row_of(state, id))
+    return picture(pictures, n, request)
+
+
+@router.get("/{id:path}", responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
+async def one_label(request: Request, id: str) -> JSONResponse:
+    """One label."""
+    state = service_of(request).live.state
+    row = row_of(state, id)
+    category = state.labels.items[row].category
+    return JSONResponse({**card(state, row), "alpha": float(state.labels.alpha[row]), "category": category})
+
+
+def picture(pictures: Any, n: int, request: Request) -> Response:
+    """The n-th of these pictures, as it is stored."""
+    if not 0 <= n < len(pictures):
+        raise Problem(404, f"there is no picture {n}; there are {len(pictures)}")
+    try:
+        content = pictures[n] if isinstance(pictures[n], bytes) else pictures[n].read_bytes()
+    except OSError:  # a catalogue may name files that are gone
+        raise Problem(404, f"picture {n} cannot be read") from None
+    kind = KINDS.get(suffix_of(content), "application/octet-stream")
+    return cacheable(content, kind, request, "max-age=3600")
+
+
+def row_of(state: State, id: str) -> int:
+    """The row of a living label, or 404."""
+    row = int(state.labels.items.rows([id])[0])
+    if row < 0 or not state.labels.alive[row]:
+        raise Problem(404, f"there is no label {id!r}")
+    return row
+
+
+def card(state: State, row: int) -> dict[str, Any]:
+    """What is shown of a label."""
+    labels = state.labels
+    texts = labels.items.texts[row].as_py() or []
+    return {
+        "id": labels.items.ids[row].as_py(),
+        "text": next(iter(texts), ""),
+        "texts": texts,
+        "images": int(state.pictures[row]),
+        "frequency": int(labels.frequency[row]),
+        "added": not bool(labels.has_centroid[row]),
+    }

@@ -1,0 +1,40 @@
+"""What a request may ask for at most, and how the service answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes above which a request is refused, before anything is decoded where that is possible."""
+
+    body_bytes: int = 32 << 20
+    items: int = 64  # in one call
+    texts: int = 32  # of an item
+    text_chars: int = 20_000
+    images: int = 16  # of an item
+    images_in_all: int = 64  # of a call: what the model looks at in about a second
+    image_bytes: int = 10 << 20
+    image_pixels: int = 40_000_000  # by the header of the file: a bomb is refused unopened
+    id_chars: int = 512
+    ids: int = 10_000  # in allow, in deny, among the labels of an example
+    k: int = 1000
+    page: int = 500  # labels or items of a list
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the service answers."""
+
+    window: float = 0.004  # seconds that a batch waits for company at most
+    batch: int = 32  # items that share a forward pass; 1 is no batching
+    queue: int = 256  # items that wait at most; beyond, 429
+    deadline: float = 10.0  # seconds until a request is given up
+    token: str | None = None  # who knows it may write; None: everybody on this machine may
+    writable: bool = True
+    local: bool = True  # only names of this machine are answered: a foreign name is an attack on it
+    threads: int = 1  # of torch and faiss

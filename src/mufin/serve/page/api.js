@@ -1,0 +1,98 @@
+// The service, as functions. Everything the page knows comes through here.
+
+/**
+ * @typedef {{id?: string, texts: string[], pictures: Blob[]}} Query what is asked: an item of the catalogue, or texts and pictures
+ * @typedef {{similarity: number, classifier: number, memory: number, rarity: number}} Parts
+ * @typedef {{label: string, text: string, score: number, similarity: number, classifier: number, memory: number,
+ *   probability: number, images: number, relevant: boolean | null, parts?: Parts}} Hit
+ * @typedef {{kind: "text", text: string} | {kind: "image", n: number, url?: string}} Descriptor
+ * @typedef {{id: string, text: string, texts: string[], images: number, frequency: number, added: boolean,
+ *   alpha?: number | null, category?: string | null}} Label
+ * @typedef {{id: string, text: string, texts: string[], images: number, split: string, labels: {id: string, text: string}[]}} Item
+ */
+
+/** The service said no, and why. */
+export class Problem extends Error {
+  constructor(status, title, detail, retryAfter) {
+    super(detail || title);
+    Object.assign(this, { status, title, detail, retryAfter });
+  }
+}
+
+/** There was no answer at all. */
+export class Offline extends Error {}
+
+const TOKEN = "mufin.token";
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set: (value) => sessionStorage.setItem(TOKEN, value),
+};
+
+/** @returns {Promise<any>} the JSON of the answer, with `pending` set where it is not ready yet (202) */
+async function call(method, path, { body, signal, writes = false } = {}) {
+  const headers = {};
+  if (body) headers["Content-Type"] = "application/json";
+  if (writes && token.get()) headers.Authorization = `Bearer ${token.get()}`;
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Offline("The server does not answer.");
+  }
+  const found = await answer.json().catch(() => ({}));
+  if (answer.ok) return answer.status === 202 ? { ...found, pending: true } : found;
+  const wait = Number(answer.headers.get("Retry-After"));
+  throw new Problem(answer.status, found.title ?? answer.statusText, found.detail ?? "", wait > 0 ? wait : null);
+}
+
+const path = (...parts) => ["v1", ...parts.map((part) => encodeURIComponent(part))].join("/");
+const query = (values) => `?${new URLSearchParams(values)}`;
+
+export const labelImage = (id, n = 0) => path("labels", id, "image", n);
+export const itemImage = (id, n = 0) => path("items", id, "image", n);
+
+/** @param {Query} asked */
+async function wire(asked) {
+  if (asked.id !== undefined) return { id: asked.id };
+  return { texts: asked.texts, images: await Promise.all(asked.pictures.map(base64)) };
+}
+
+/** @param {Blob} blob @returns {Promise<string>} */
+function base64(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(String(reader.result).split(",")[1] ?? "");
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
+}
+
+export const getModel = () => call("GET", path("model"));
+
+/** @param {Query} asked */
+export async function recommend(asked, k, signal) {
+  const body = { items: [await wire(asked)], k, explain: true };
+  const answer = await call("POST", path("recommend"), { body, signal });
+  return { ...answer.results[0], took: answer.took_ms };
+}
+
+/** @param {Query} asked @param {string} label */
+export async function explain(asked, label, signal) {
+  return call("POST", path("explain"), { body: { item: await wire(asked), label }, signal });
+}
+
+export const getLabels = (q, offset, limit, signal) =>
+  call("GET", path("labels") + query({ q, offset, limit }), { signal });
+export const getLabel = (id, signal) => call("GET", path("labels", id), { signal });
+
+export async function addLabel(id, texts, pictures) {
+  const label = { id, texts, images: await Promise.all(pictures.map(base64)) };
+  return call("POST", path("labels"), { body: { labels: [label] }, writes: true });
+}
+export const removeLabel = (id) => call("DELETE", path("labels"), { body: { ids: [id] }, writes: true });
+
+export const getItems = (q, split, offset, limit, signal) =>
+  call("GET", path("items") + query({ q, split, offset, limit }), { signal });
+export const getItem = (id, signal) => call("GET", path("items", id), { signal });
+export const getMap = (signal) => call("GET", path("map"), { signal });

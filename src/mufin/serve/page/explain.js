@@ -1,0 +1,107 @@
+// What the panel says of a label: why it was ranked there, its α, its neighbours, its examples.
+
+import { explain, getLabel, itemImage, labelImage } from "./api.js";
+import { PARTS } from "./bars.js";
+import { count, h, number, percent, say } from "./dom.js";
+import { heatMap } from "./heat.js";
+import { patiently, showError } from "./patience.js";
+import { address, change } from "./route.js";
+
+/**
+ * Fill the panel as answers come in.
+ * @param {HTMLElement} title @param {HTMLElement} body
+ * @param {{label: string, query: import("./api.js").Query | null, hit: import("./api.js").Hit | null}} subject
+ * @param {AbortSignal} signal
+ */
+export async function fillPanel(title, body, { label: id, query, hit }, signal) {
+  const notices = h("div", { class: "notice-host" });
+  body.replaceChildren(notices, h("p", { class: "waiting" }, "Looking …"));
+  try {
+    const label = await patiently(() => getLabel(id, signal), notices, { signal });
+    title.textContent = label.text || label.id;
+    const asked = query ?? (await ownQuestion(label, signal));
+    const found = await patiently(() => explain(asked, id, signal), notices, { signal });
+    const alike = found.kind === "cross-attention" ? "Cross-attention" : "Alike, part by part";
+    body.replaceChildren(
+      facts(label, found),
+      ...(hit ? [section("Why it is here", verdict(hit), scoreTable(hit))] : []),
+      ...(query ? [section(alike, ...heatMap(found, query))] : []),
+      ...alphaSection(found.alpha, label),
+      ...nearestSection(found.nearest),
+      ...examplesSection(found.examples),
+    );
+    say(`${label.text || label.id}: details are shown.`);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    body.replaceChildren(notices);
+    showError(notices, error);
+  }
+}
+
+/** A label asks for itself where nobody else does: its neighbours and examples are then those nearest to it. */
+async function ownQuestion(label, signal) {
+  const pictures = [];
+  if (!label.texts.length && label.images) pictures.push(await (await fetch(labelImage(label.id), { signal })).blob());
+  return { texts: label.texts, pictures };
+}
+
+const section = (name, ...content) => h("section", {}, h("h3", {}, name), ...content);
+
+/** @param {import("./api.js").Label} label */
+function facts(label, found) {
+  const seen = label.added && !found.frequency ? "added after training" : `in ${count(found.frequency, "training example")}`;
+  const [, ...others] = label.texts;
+  return h("div", { class: "label-facts" },
+    label.images > 0 && h("img", { src: labelImage(label.id), alt: "" }),
+    h("div", {},
+      ...others.map((text) => h("p", {}, text)),
+      h("p", { class: "meta" }, [label.id, label.category, seen].filter(Boolean).join(" · ")),
+      h("p", { class: "links" },
+        label.text && h("a", { href: address("ask", { text: label.text }) }, "Ask with its words"),
+        h("a", { href: address("map", { label: label.id }) }, "Show on the map"))));
+}
+
+/** @param {import("./api.js").Hit} hit */
+function verdict(hit) {
+  const truth = { true: "It is a known label of this item.", false: "It is not among the known labels of this item." }[String(hit.relevant)] ?? "";
+  return h("p", {}, h("strong", { class: "big" }, percent(hit.probability)), ` likely to be relevant. ${truth}`);
+}
+
+/** @param {import("./api.js").Hit} hit */
+function scoreTable(hit) {
+  const parts = hit.parts ?? {};
+  const rows = Object.entries(PARTS).filter(([name]) => Math.abs(parts[name] ?? 0) > 1e-6);
+  return h("table", { class: "score" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "Adds"))),
+    h("tbody", {}, ...rows.map(([name, meaning]) =>
+      h("tr", {},
+        h("th", { scope: "row" }, h("span", { class: `swatch part ${name}`, "aria-hidden": "true" }), name, h("small", {}, meaning)),
+        h("td", {}, name in hit ? number(hit[name]) : "–"),
+        h("td", {}, number(parts[name]))))),
+    h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}), h("td", {}, number(hit.score)))));
+}
+
+function alphaSection(alpha, label) {
+  if (alpha === null || alpha === undefined) return [];
+  const text = label.added || alpha > 0.999
+    ? "Its classifier is its own words and pictures: it has not been trained."
+    : `Its classifier is ${percent(alpha)} its own words and pictures; the rest was learnt from examples.`;
+  const meter = h("span", { class: "alpha", role: "img", "aria-label": `alpha ${number(alpha)}` }, h("span", {}));
+  meter.firstChild.style.width = `${alpha * 100}%`;
+  return [section(`α = ${number(alpha)}`, meter, h("p", { class: "ends", "aria-hidden": "true" }, h("span", {}, "0 · learnt"), h("span", {}, "as described · 1")), h("p", {}, text))];
+}
+
+function nearestSection(nearest) {
+  if (!nearest.length) return [];
+  return [section("Nearest labels", h("ul", { class: "nearest" }, ...nearest.map((near) =>
+    h("li", {}, h("button", { type: "button", onclick: () => change({ label: near.label }) },
+      near.images > 0 && h("img", { src: labelImage(near.label), alt: "" }), h("span", {}, near.text || near.label), h("small", {}, number(near.similarity)))))))];
+}
+
+function examplesSection(examples) {
+  if (!examples.length) return [];
+  return [section("Training examples", h("ul", { class: "tiles small" }, ...examples.map((item) =>
+    h("li", {}, h("a", { href: address("ask", { item: item.id }), title: `${item.id}, similarity ${number(item.similarity)}` },
+      item.images ? h("img", { src: itemImage(item.id), alt: "" }) : h("span", { class: "no-picture", "aria-hidden": "true" }, "Aa"),
+      h("span", {}, item.text || item.id))))))];
+}

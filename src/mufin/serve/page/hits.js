@@ -1,0 +1,73 @@
+// The ranked labels.
+
+import { labelImage } from "./api.js";
+import { legend, scaleOf, scoreBar } from "./bars.js";
+import { count, h, icon, percent } from "./dom.js";
+import { address } from "./route.js";
+
+/**
+ * @param {{hits: import("./api.js").Hit[], took: number}} result
+ * @param {{truth: {id: string, text: string}[] | null, k: number, kMax: number, onK: (k: number) => void, onOpen: (label: string) => void}} options
+ */
+export function hitList(result, { truth, k, kMax, onK, onOpen }) {
+  const { hits } = result;
+  const scale = scaleOf(hits);
+  const pictured = hits.some((hit) => hit.images > 0);
+  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, scale, onOpen)));
+  const parts = [heading(result, truth, k, kMax, onK)];
+  if (!hits.length) parts.push(h("p", { class: "nothing" }, "No label may be shown for this."));
+  else parts.push(legend(hits), list);
+  const missed = missing(hits, truth);
+  if (missed) parts.push(missed);
+  return parts;
+}
+
+function heading({ hits, took }, truth, k, kMax, onK) {
+  const right = hits.filter((hit) => hit.relevant).length;
+  const known = truth?.length ? ` · ${right} of ${count(truth.length, "known label")} found` : "";
+  const choices = [...new Set([5, 10, 20, 50, k])].filter((n) => n <= kMax).sort((a, b) => a - b);
+  const select = h("select", { id: "k", onchange: (event) => onK(Number(event.target.value)) },
+    ...choices.map((n) => h("option", { value: n, selected: n === k }, n)));
+  return h("header", { class: "hits-head" },
+    h("h2", { id: "hits-title", tabindex: -1 }, "Labels"),
+    h("p", { class: "meta" }, `${Math.round(took)} ms${known}`),
+    h("label", { class: "how-many", for: "k" }, "Show ", select));
+}
+
+/** @param {import("./api.js").Hit} hit */
+function row(hit, i, scale, onOpen) {
+  return h("li", { class: hit.relevant ? "relevant" : null },
+    h("button", { type: "button", class: "hit", "data-label": hit.label, "aria-haspopup": "dialog", onclick: () => onOpen(hit.label) },
+      h("span", { class: "rank" }, `${i + 1}`),
+      hit.images > 0 && h("img", { src: labelImage(hit.label), alt: "", loading: "lazy" }),
+      h("span", { class: "words" },
+        h("span", { class: "name" }, hit.text || hit.label),
+        hit.relevant && h("span", { class: "badge" }, icon("check"), "relevant")),
+      h("span", { class: "chance" }, percent(hit.probability), h("span", { class: "unseen" }, " likely")),
+      hit.parts && scoreBar(hit.parts, scale)));
+}
+
+/** Known labels that are not among the hits. */
+function missing(hits, truth) {
+  const shown = new Set(hits.map((hit) => hit.label));
+  const missed = (truth ?? []).filter((label) => !shown.has(label.id));
+  if (!missed.length) return null;
+  return h("p", { class: "missed" }, "Known, but not in this list: ",
+    ...missed.flatMap((label, i) => [i ? ", " : "", h("a", { href: address("labels", { label: label.id }) }, label.text || label.id)]), ".");
+}
+
+/** Up and down walk through the hits. */
+function walk(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  const all = [...event.currentTarget.querySelectorAll(".hit")];
+  const next = all[all.indexOf(document.activeElement) + step];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+}
+
+/** Grey rows while the answer is on its way. */
+export function skeleton(rows) {
+  return h("ol", { class: "hits skeleton", "aria-hidden": "true" }, ...Array.from({ length: rows }, () => h("li", {}, h("span", {}))));
+}

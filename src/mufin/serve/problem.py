@@ -1,0 +1,91 @@
+"""Errors as application/problem+json (RFC 9457): what is wrong with the request, nothing of the inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from mufin.errors import UsageError
+
+SHOWN = 3  # wrong fields named in a message
+
+
+class Problem(Exception):
+    """An answer that is not the one asked for."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(
+            {
+                "type": "about:blank",
+                "title": HTTPStatus(self.status).phrase,
+                "status": self.status,
+                "detail": self.detail,
+            },
+            self.status,
+            self.headers,
+            media_type="application/problem+json",
+        )
+
+
+SAID: dict[int | str, str] = {422: "A request that cannot be answered", "default": "What is wrong"}
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": says,
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["type", "title", "status", "detail"],
+                    "properties": {
+                        **{name: {"type": "string"} for name in ("type", "title", "detail")},
+                        "status": {"type": "integer"},
+                    },
+                }
+            }
+        },
+    }
+    for status, says in SAID.items()
+}
+
+
+def invalid(errors: list[Any]) -> Problem:
+    """What pydantic found, with the place of each finding and without the values."""
+    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:SHOWN]]
+    more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
+    return Problem(422, "; ".join(found) + more)
+
+
+def install(app: FastAPI) -> None:
+    """Every way in which a request can fail becomes a problem."""
+
+    async def of_problem(_: Request, error: Any) -> JSONResponse:
+        return error.response()  # type: ignore[no-any-return]  # a Problem
+
+    async def of_usage(_: Request, error: Exception) -> JSONResponse:
+        return Problem(422, str(error)).response()
+
+    async def of_validation(_: Request, error: Any) -> JSONResponse:
+        return invalid(list(error.errors())).response()
+
+    async def of_http(_: Request, error: Any) -> JSONResponse:
+        detail = {404: "there is nothing at this address", 405: "this address has no such method"}
+        return Problem(
+            error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
+        ).response()
+
+    app.add_exception_handler(Problem, of_problem)
+    app.add_exception_handler(UsageError, of_usage)
+    app.add_exception_handler(RequestValidationError, of_validation)
+    app.add_exception_handler(ValidationError, of_validation)
+    app.add_exception_handler(HTTPException, of_http)

@@ -1,0 +1,101 @@
+"""What is asked: items as they come over the wire, checked and decoded before they wait for the model."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from PIL import Image
+
+from mufin.data.images import scaled
+from mufin.data.item import Item
+from mufin.data.items import Items
+from mufin.data.pictures import Encoded, Pictures
+from mufin.errors import PictureError
+from mufin.serve.limits import LIMITS
+from mufin.serve.problem import Problem
+
+PICTURE = 3  # a picture takes about as long as so many texts
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoders that strangers may reach
+
+
+@dataclass(frozen=True)
+class Query:
+    """An item whose pictures are decoded to the size that the model reads."""
+
+    id: str = ""
+    texts: tuple[str, ...] = ()
+    images: tuple[Image.Image, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """What it costs, in texts."""
+        return 1 + PICTURE * len(self.images)
+
+
+class Decoded(Pictures):
+    """Pictures that need no decoding any more."""
+
+    def __init__(self, rows: Sequence[tuple[Image.Image, ...]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        # The encoders take whatever can be opened; only what is stored must be bytes or a path.
+        return cast("tuple[Encoded, ...]", self.rows[row])
+
+    def counts(self) -> np.ndarray:
+        return np.array([len(row) for row in self.rows], np.int64)
+
+
+def table_of(queries: Sequence[Query]) -> Items:
+    """The queries as items."""
+    plain = Items.of([Item(query.id, query.texts) for query in queries])
+    return Items(plain.table, Decoded([query.images for query in queries]))
+
+
+def check_count(pictures: Iterable[Sequence[str]]) -> None:
+    """Refuse more pictures than others can wait for."""
+    count = sum(map(len, pictures))
+    if count > LIMITS.images_in_all:
+        raise Problem(413, f"{count} pictures; at most {LIMITS.images_in_all} are looked at in one call")
+
+
+def from_base64(text: str, name: str) -> bytes:
+    """The bytes of a picture in a JSON body."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Problem(422, f"{name} is not base64") from None
+
+
+def checked_picture(encoded: bytes, name: str) -> bytes:
+    """A picture of a known kind with not too many bytes and pixels; only its header is read."""
+    if len(encoded) > LIMITS.image_bytes:
+        raise Problem(413, f"{name} has {len(encoded):,} bytes; at most {LIMITS.image_bytes:,} are read")
+    try:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            width, height = image.size
+    except Image.DecompressionBombError:
+        raise Problem(413, f"{name} has far too many pixels; make it smaller") from None
+    except Exception:  # decoders raise whatever they like
+        raise Problem(422, f"{name} is not a picture; send PNG, JPEG, WebP, GIF or BMP") from None
+    if width * height > LIMITS.image_pixels:
+        most = f"at most {LIMITS.image_pixels:,} pixels are read"
+        raise Problem(413, f"{name} is {width} × {height}; {most}, make it smaller")
+    return encoded
+
+
+def decoded(encoded: bytes, name: str, size: int) -> Image.Image:
+    """A checked picture, upright on white, no bigger than the model reads it."""
+    try:
+        return scaled(checked_picture(encoded, name), size)
+    except PictureError as error:
+        raise Problem(422, f"{name}: {error}") from None

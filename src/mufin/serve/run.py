@@ -1,0 +1,66 @@
+"""Run: load, say what is there, answer, and end cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from mufin.data.catalogue import Catalogue
+from mufin.errors import UsageError
+from mufin.serve.app import build_app
+from mufin.serve.limits import Settings
+from mufin.serve.packing import pack
+from mufin.serve.service import Service
+from mufin.store import load
+
+GRACE = 15  # seconds that requests in flight have when the service is told to stop
+
+
+def build_service(folder: Path, catalogue: Path | None, settings: Settings) -> Service:
+    """The service of a model folder."""
+    shelf = None if catalogue is None else Catalogue.read(catalogue)
+    model = load(folder, "cpu")
+    pack(model)
+    return Service(model, folder, shelf, settings)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot listen on {host}:{port} ({reason}); try another --port") from None
+    return found
+
+
+def run(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer requests until a signal comes; what is in flight then is still answered."""
+    config = uvicorn.Config(
+        build_app(service), log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=GRACE,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+
+    async def serve() -> None:
+        task = asyncio.create_task(server.serve([listener]))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.02)
+        if server.started:
+            # What is loaded stays: to look through its million objects again and again stops all threads.
+            gc.collect()
+            gc.freeze()
+            ready()
+        await task
+
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(serve())

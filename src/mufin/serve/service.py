@@ -1,0 +1,164 @@
+"""Service: the parts of a running server, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mufin.data.catalogue import Catalogue
+from mufin.data.images import scaled
+from mufin.data.pictures import Encoded
+from mufin.errors import PictureError
+from mufin.model import Mufin
+from mufin.serve.answer import Answerer, Ask
+from mufin.serve.batching import Batcher
+from mufin.serve.examples import Examples
+from mufin.serve.limits import LIMITS, Settings
+from mufin.serve.live import Live
+from mufin.serve.map import Map
+from mufin.serve.metrics import Metrics
+from mufin.serve.problem import Problem
+from mufin.serve.query import Query, check_count, decoded, from_base64
+from mufin.serve.schemas import QueryBody
+from mufin.serve.shelf import Shelf
+
+SMALL = 96  # pixels, where a model has no eyes of its own: only to see that it is a picture
+
+
+def pin_threads(threads: int) -> None:
+    """Keep torch and faiss in this thread to so many: a query that wakes all cores is slower, not faster."""
+    import faiss
+    import torch
+
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+
+
+class Service:
+    """A model, what is served of it, and the threads that do the work."""
+
+    def __init__(
+        self, model: Mufin, folder: Path, catalogue: Catalogue | None = None, settings: Settings | None = None
+    ) -> None:
+        self.settings = settings or Settings()
+        self.metrics = Metrics()
+        self.live = Live(model, folder)
+        self.shelf = None if catalogue is None else Shelf(catalogue)
+        self.name = folder.resolve().name
+        self.batcher: Batcher[Ask] = Batcher(
+            Answerer(self.live, self.shelf, self.metrics),
+            window=self.settings.window,
+            size=self.settings.batch,
+            queue=self.settings.queue,
+            deadline=self.settings.deadline,
+            metrics=self.metrics,
+        )
+        self.metrics.gauge("mufin_queue_items", "Items that wait for the model", lambda: self.batcher.depth)
+        self.metrics.gauge("mufin_labels", "Living labels", lambda: len(self.live.state.labels))
+        self._pool = ThreadPoolExecutor(2, "mufin-decode")
+        self.map = Map(self.live)
+        self.examples: Examples | None = None
+        if self.shelf is not None and "train" in self.shelf.splits:
+            self.examples = Examples(model, self.shelf, self.batcher)
+
+    async def start(self) -> None:
+        """Start the threads; the first query is asked here, since it is slow."""
+        self.batcher.start()
+        await self.batcher.call(lambda: pin_threads(self.settings.threads))
+        white = Image.new("RGB", (self.picture_size, self.picture_size), "white")
+        await self.batcher.ask(Ask((Query("", ("a first question",), (white,)),)), 1)
+
+    async def stop(self) -> None:
+        """Answer what waits, then end the threads."""
+        await self.map.close()
+        await self.batcher.close()
+        self._pool.shutdown()
+
+    def facts(self) -> dict[str, Any]:
+        """What is served, and what may be asked of it."""
+        state, config = self.live.state, self.live.state.model.config
+        reads = {"both": "text+image", "text": "text", "image": "image"}[config.modalities]
+        return {
+            "name": self.name,
+            "model": state.version,
+            "labels": len(state.labels.alive),
+            "living": len(state.labels),
+            "memory": len(state.model.memory),
+            "modalities": reads,
+            "own_items": state.labels.own_items,
+            "adapts": state.model.ranker.adapts,
+            "categories": "category" in state.labels.items.table.column_names,
+            "catalogue": self.shelf is not None,
+            "splits": [] if self.shelf is None else self.shelf.splits,
+            "writable": self.settings.writable,
+            "needs_token": self.settings.token is not None,
+            "k_max": LIMITS.k,
+            "limits": asdict(LIMITS),
+        }
+
+    def descriptors(self, query: Query) -> list[dict[str, Any]]:
+        """What the model looks at, in the order of the bag: texts, then pictures."""
+        reads = self.live.state.model.config.modalities
+        texts = [text for text in query.texts if text.strip()] if reads != "image" else []
+        images = query.images if reads != "text" else ()
+        return [
+            *({"kind": "text", "text": text} for text in texts),
+            *({"kind": "image", "n": n} for n in range(len(images))),
+        ]
+
+    @property
+    def picture_size(self) -> int:
+        vision = self.live.state.model.embedder.vision
+        return SMALL if vision is None else vision.size
+
+    async def in_pool(self, call: Any, *arguments: Any) -> Any:
+        """Run something slow beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    async def queries(self, bodies: Sequence[QueryBody], field: str = "items") -> tuple[Query, ...]:
+        """The items of a request, their pictures decoded; texts alone need no other thread."""
+        if not any(body.images or body.id for body in bodies):
+            return tuple(Query("", tuple(body.texts)) for body in bodies)
+        check_count(body.images for body in bodies)
+        found: tuple[Query, ...] = await self.in_pool(self._queries, bodies, field)
+        return found
+
+    def _queries(self, bodies: Sequence[QueryBody], field: str) -> tuple[Query, ...]:
+        with self.metrics.timed("decode"):
+            return tuple(self._query(body, f"{field}.{number}") for number, body in enumerate(bodies))
+
+    def _query(self, body: QueryBody, name: str) -> Query:
+        if body.id is not None:
+            return self._stored(body.id)
+        return Query("", tuple(body.texts), tuple(self.pictures(body.images, name)))
+
+    def pictures(self, encoded: Sequence[str], name: str) -> list[Image.Image]:
+        """Pictures in base64, checked, and scaled to what the model reads."""
+        names = [f"{name}.images.{number}" for number in range(len(encoded))]
+        return [
+            decoded(from_base64(text, name), name, self.picture_size)
+            for text, name in zip(encoded, names, strict=True)
+        ]
+
+    def _stored(self, id: str) -> Query:
+        """An item of the catalogue; its broken pictures are left out, as in training."""
+        if self.shelf is None:
+            raise Problem(422, "this service has no catalogue; give texts and images")
+        row = self.shelf.row(id)
+        if row is None:
+            raise Problem(422, f"there is no item {id!r} in the catalogue")
+        item = self.shelf.items[row]
+        pictures = self.shelf.items.pictures.row(row)
+        return Query(id, tuple(item.texts), tuple(self._readable(pictures)))
+
+    def _readable(self, pictures: Sequence[Encoded]) -> Iterator[Image.Image]:
+        for picture in pictures:
+            with suppress(PictureError):
+                yield scaled(picture, self.picture_size)

@@ -1,0 +1,107 @@
+"""Writing: labels come and go, examples are remembered; kept in the folder before they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+
+from mufin.data.item import Item
+from mufin.model import Mufin
+from mufin.serve import samples
+from mufin.serve.body import documented, json_body, service_of
+from mufin.serve.live import State
+from mufin.serve.problem import Problem
+from mufin.serve.query import check_count
+from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody
+from mufin.serve.security import writer
+from mufin.serve.service import Service
+
+BEARER = HTTPBearer(auto_error=False, description="The token of a service that has one")  # for the schema
+router = APIRouter(prefix="/v1", dependencies=[Depends(BEARER), Depends(writer)])
+LABELS = {"labels": [{"id": "desk-1", "texts": ["walnut desk"]}]}
+EXAMPLES = {"items": [{"texts": ["a desk of walnut"]}], "labels": [["desk-1"]]}
+
+
+@router.post(
+    "/labels",
+    status_code=201,
+    responses=samples.shown(samples.ADDED, 201),
+    openapi_extra=documented(LabelsBody, LABELS),
+)
+async def add_labels(request: Request) -> JSONResponse:
+    """Add labels, without training."""
+    service = service_of(request)
+    body = await json_body(request, LabelsBody)
+    check_count(label.images for label in body.labels)
+    items = await service.in_pool(_items, service, "labels", body.labels)
+    ids = [label.id for label in body.labels]
+    taken = [id for id in ids if service.live.state.has(id)]
+    if taken or len({*ids}) < len(ids):
+        raise Problem(409, f"there is a label {(taken or ids)[0]!r} already; give each an id of its own")
+    state = await _change(service, lambda model: model.add_labels(items))
+    return JSONResponse({"added": ids, "model": state.version}, 201)
+
+
+@router.delete(
+    "/labels",
+    responses=samples.shown(samples.REMOVED),
+    openapi_extra=documented(IdsBody, {"ids": ["desk-1"]}),
+)
+async def remove_labels(request: Request) -> JSONResponse:
+    """Remove labels."""
+    body = await json_body(request, IdsBody)
+    return await _remove(service_of(request), body.ids)
+
+
+@router.delete("/labels/{id:path}", responses=samples.shown(samples.REMOVED))
+async def remove_label(request: Request, id: str) -> JSONResponse:
+    """Remove one label."""
+    return await _remove(service_of(request), [id])
+
+
+@router.post(
+    "/examples",
+    status_code=201,
+    responses=samples.shown(samples.EXAMPLES, 201),
+    openapi_extra=documented(ExamplesBody, EXAMPLES),
+)
+async def add_examples(request: Request) -> JSONResponse:
+    """Remember items that had these labels: they vote at once."""
+    service = service_of(request)
+    body = await json_body(request, ExamplesBody)
+    if len(body.items) != len(body.labels):
+        raise Problem(
+            422, f"{len(body.items)} items, but labels for {len(body.labels)}; give one list an item"
+        )
+    check_count(item.images for item in body.items)
+    items = await service.in_pool(_items, service, "items", body.items)
+    state = await _change(service, lambda model: model.add_examples(items, body.labels))
+    return JSONResponse({"added": len(items), "model": state.version}, 201)
+
+
+async def _remove(service: Service, ids: list[str]) -> JSONResponse:
+    if unknown := [id for id in ids if not service.live.state.has(id)]:
+        raise Problem(404, f"there is no label {unknown[0]!r}")
+    state = await _change(service, lambda model: model.remove_labels(ids))
+    return JSONResponse({"removed": ids, "model": state.version})
+
+
+async def _change(service: Service, change: Callable[[Mufin], None]) -> State:
+    return await service.live.change(service.batcher, change)
+
+
+def _items(service: Service, field: str, bodies: Sequence[LabelBody | ExampleBody]) -> list[Item]:
+    """What is to be kept, with pictures already as small as the model reads them."""
+    found = []
+    for number, body in enumerate(bodies):
+        name: Any = getattr(body, "id", "")
+        images = service.pictures(body.images, f"{field}.{number}")
+        item = Item(name, body.texts, images)
+        if item.is_empty:
+            raise Problem(422, f"{field}.{number} has nothing to look at; give a text or a picture")
+        found.append(item)
+    return found

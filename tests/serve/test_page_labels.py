@@ -1,0 +1,132 @@
+"""The page's views Labels and Map in a real browser."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from made import picture
+
+DECODED = "image => image.decode().then(() => image.naturalWidth)"
+
+pytest_plugins = ["serve.browser"]
+
+
+def file(colour: str = "yellow") -> dict[str, object]:
+    buffer = io.BytesIO()
+    picture(colour, "bar", 64).save(buffer, "PNG")
+    return {"name": "new.png", "mimeType": "image/png", "buffer": buffer.getvalue()}
+
+
+def test_labels_are_found_and_paged(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/labels")
+    page.get_by_text("67 labels", exact=True).wait_for()
+    assert page.locator(".label-row").count() == 50
+    page.get_by_role("button", name="Next").click()
+    page.get_by_text("Page 2 of 2").wait_for()
+    expect(page.locator(".label-row")).to_have_count(17)
+    page.get_by_role("searchbox").fill("RED")
+    page.get_by_text("1 label", exact=True).wait_for()
+    page.locator(".label-row").click()
+    page.locator("#panel").get_by_text("Nearest labels").wait_for()
+    assert "label=q-red" in page.url
+    page.get_by_role("searchbox").fill("no such thing")
+    page.get_by_text("No label has “no such thing” in it.").wait_for()
+
+
+def test_a_label_is_added_found_and_removed(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/labels")
+    page.get_by_text("67 labels", exact=True).wait_for()
+    page.get_by_label("Words, a text a line").fill("Yellow bar 7\nsomething new")
+    assert page.get_by_label("Id").input_value() == "yellow-bar-7"
+    page.locator(".add input[type=file]").set_input_files(file())
+    page.get_by_role("button", name="Add the label").click()
+    page.locator(".notice.good").get_by_text("“Yellow bar 7” is a label now").wait_for()
+    page.get_by_text("68 labels", exact=True).wait_for()
+    page.get_by_role("link", name="Try it").click()
+    page.locator(".hit[data-label=yellow-bar-7]").wait_for()
+    page.go_back()
+    page.get_by_role("searchbox").fill("yellow bar")
+    page.get_by_text("1 label", exact=True).wait_for()
+    assert page.locator(".label-row .badge").inner_text() == "new"
+    assert page.locator(".label-row img").evaluate(DECODED) > 0
+    page.get_by_role("button", name="Remove Yellow bar 7").click()
+    page.get_by_role("button", name="Keep it").click()
+    assert page.locator(".label-row").count() == 1
+    page.get_by_role("button", name="Remove Yellow bar 7").click()
+    page.get_by_role("button", name="Remove", exact=True).click()
+    page.locator(".notice.good").get_by_text("“Yellow bar 7” is gone").wait_for()
+    assert page.locator(".label-row").count() == 0
+
+
+def test_a_taken_id_is_told_beside_the_form(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/labels", expected=("4",))
+    page.get_by_label("Words, a text a line").fill("red again")
+    page.get_by_label("Id").fill("q-red")
+    page.get_by_role("button", name="Add the label").click()
+    page.locator(".add .notice.wrong").wait_for()
+    assert "q-red" in page.locator(".add .notice.wrong").inner_text()
+    assert page.get_by_label("Words, a text a line").input_value() == "red again"
+
+
+def test_the_map_shows_all_labels(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/map")
+    page.get_by_text("In view: 40 of 67").wait_for()
+    canvas = page.locator("canvas")
+    assert "Map of 67 labels" in (canvas.get_attribute("aria-label") or "")
+    # Something is drawn in more than one colour.
+    colours = canvas.evaluate(
+        """c => new Set(new Uint32Array(
+            c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer)).size"""
+    )
+    assert colours > 10
+    page.get_by_role("button", name="Closer").click(click_count=3, delay=250)
+    expect(page.locator(".map-side h2")).not_to_have_text("In view: 40 of 67")
+    canvas.hover()
+    page.mouse.wheel(0, 4000)
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_text("In view: 40 of 67").wait_for()
+    page.get_by_role("searchbox").fill("red")
+    page.get_by_text("1 label marked").wait_for()
+    page.get_by_text("In view: 1", exact=True).wait_for()
+    page.locator(".in-view button").click()
+    page.locator("#panel").get_by_text("Nearest labels").wait_for()
+    assert "label=q-red" in page.url
+    assert "q=red" in page.url
+
+
+def test_a_point_of_the_map_is_hovered_and_clicked(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/map?label=q-blue", reduced_motion="reduce")
+    page.locator("#panel").get_by_text("Nearest labels").wait_for()
+    page.get_by_role("button", name="Close", exact=True).click()
+    page.wait_for_url("**#/map")
+    box = page.locator("canvas").bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)  # the label of the address was brought into the middle
+    page.locator(".tip").wait_for()
+    assert "blue things" in page.locator(".tip").inner_text()
+    page.mouse.click(x, y)
+    page.wait_for_url("**label=q-blue")
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab(
+    open_page: Callable[..., Page], serving: Callable[..., str]
+) -> None:
+    address = serving(token="open sesame")
+    page = open_page(
+        "#/labels",
+        at=address,
+        expected=("401",),
+    )
+    page.get_by_label("Words, a text a line").fill("guarded thing")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Add the label").click()
+    page.locator(".add .notice.wrong").wait_for()
+    page.get_by_label("Token").fill("open sesame")
+    page.get_by_role("button", name="Add the label").click()
+    page.locator(".notice.good").get_by_text("“guarded thing” is a label now").wait_for()
+    page.reload()
+    assert page.get_by_label("Token").input_value() == "open sesame"
