@@ -29,11 +29,11 @@ from typing import Any
 
 from measure import Kept, leaks, paired_difference, questions_of
 from mufin import Catalogue, Config, fit, metrics
-from mufin.config import PRESETS
 from mufin.describe import differences
 from mufin.encode.cache import cache_folder
 from mufin.errors import MufinError
 from mufin.evaluate import answer, predict
+from mufin.presets import PRESETS
 from mufin.progress import Progress
 from peers import PEERS, outfits, rank
 from peers.tune import tuned

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mufin import Config, MufinError
-from mufin.config import PRESETS, VERSION
+from mufin.config import VERSION
 from mufin.errors import ConfigError
+from mufin.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -16,7 +16,18 @@ SOURCE = Path(mufin.__file__).parent
 # A module may import its own stage and those before it; `encode`, `retrieve` and `rank` share a place, so
 # that none of them may import another.
 STAGES = [
-    ["errors", "bag", "attention", "metrics", "calibration", "progress", "config", "folder", "demo"],
+    [
+        "errors",
+        "bag",
+        "attention",
+        "metrics",
+        "calibration",
+        "progress",
+        "presets",
+        "config",
+        "folder",
+        "demo",
+    ],
     ["data"],
     ["encode", "retrieve", "rank", "fetch"],
     ["labels", "hits", "candidates"],

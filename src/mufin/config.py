@@ -1,6 +1,6 @@
 """Settings: the paper's values as defaults, presets, TOML in and out; an unknown key is an error.
 
-The defaults of the classes below are the preset `paper`; `PRESETS` holds what the others change.
+The defaults of the classes below are the preset `paper`; `presets.py` holds what the others change.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mufin.errors import ConfigError
+from mufin.presets import PRESETS
 
 VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
 
@@ -313,39 +314,3 @@ def _fields(path: list[str]) -> list[str]:
     for part in path:
         model = model.model_fields[part].annotation
     return list(getattr(model, "model_fields", ()))
-
-
-_OFFLINE = {
-    "text": {"model": "offline", "train_layers": 0, "words": True},
-    "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
-}
-
-_SOFTMAX: dict[str, Any] = {
-    **_OFFLINE,
-    "embed": {"projection": "linear", "input_dropout": 0.4},
-    "pretrain": {
-        "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
-        "encoder_epochs": 0,
-    },
-    "rank": {"cross": "none", "beta": "learnt", "affinity": True},
-    "memory": {"neighbours": 50, "loss": 0.5},
-    "finetune": {
-        "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
-        "loss": "softmax", "negatives": 4, "sampled": 2048,
-    },
-    "run": {"validation": 0.05},
-}  # fmt: skip
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's values and encoders, as the classes above have them.
-    "paper": {},
-    # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
-    "best": _SOFTMAX
-    | {
-        "text": {"model": "offline", "train_layers": "all", "words": True},
-        "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
-        "finetune": _SOFTMAX["finetune"] | {"encoder_lr": 1e-4, "label_encoders": False},
-    },
-    # The same with both encoders frozen and smaller pictures: minutes on a CPU.
-    "fast": _SOFTMAX,
-}

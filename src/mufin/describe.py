@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mufin.config import PRESETS, Config
+from mufin.config import Config
+from mufin.presets import PRESETS
 
 if TYPE_CHECKING:
     from mufin.model import Mufin

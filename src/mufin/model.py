@@ -228,22 +228,8 @@ class Mufin:
         A learnt mixture says nothing about such labels: then β is the paper's.
         """
         beta = PAPER_BETA if self.config.rank.beta == "learnt" else self.config.rank.beta
-        c, a = self.score_parts(bags, candidates)
+        c, a = self.ranker.untrained(bags, candidates)
         return beta * c + (1 - beta) * a
-
-    @torch.no_grad()
-    def score_parts(self, bags: PackedBags, candidates: PackedBags) -> tuple[Tensor, Tensor]:
-        """c and a (B, C) of each bag with each candidate, as a label without training: w = ẑ."""
-        z = candidates.take(torch.arange(len(candidates), device=candidates.rows.device))  # (C, n, D)
-        w, rows = z.vector(), F.normalize(z.values, dim=-1)
-        classifier, similarity = [], []
-        for chosen in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
-            x = bags.take(chosen)
-            near = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf)
-            similarity.append(near.amax(-1))
-            each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
-            classifier.append(self.ranker(x, each, w.expand(len(x), *w.shape)))
-        return torch.cat(classifier), torch.cat(similarity)
 
     # -- labels come and go ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ def parts(model: Mufin, points: Features, queries: Groups, labels: Features, can
     """(B, C, 3): classifier c, similarity a and affinity f of each query with each candidate."""
     embedder, affinity = model.embedder, model.affinity
     assert affinity is not None
-    c, a = model.score_parts(embedder.embed(points, queries), embedder.embed(labels, candidates))
+    c, a = model.ranker.untrained(embedder.embed(points, queries), embedder.embed(labels, candidates))
     f = affinity.score(embedder.evidence(points, queries), embedder.evidence(labels, candidates))
     return torch.stack([c, a, f.to(c)], dim=-1)
 

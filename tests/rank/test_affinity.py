@@ -168,7 +168,7 @@ def test_scores_are_the_mixture_of_the_parts(model: Mufin, outfits: Catalogue) -
     queries, candidates = Groups.singles(np.arange(3)), Groups.singles(np.arange(4, 9))
     known = parts(model, features, queries, features, candidates)
     both = (model.embedder.embed(features, groups) for groups in (queries, candidates))
-    c, a = model.score_parts(*both)
+    c, a = model.ranker.untrained(*both)
     torch.testing.assert_close(known[..., 0], c)
     torch.testing.assert_close(known[..., 1], a)
     found = scores(model, features, queries, features, candidates)

@@ -64,8 +64,9 @@ def config(
     Example:
       mufin config --preset paper --set pretrain.epochs=50 -o shop.toml
     """
-    from mufin.config import PRESETS, Config
+    from mufin.config import Config
     from mufin.describe import differences
+    from mufin.presets import PRESETS
 
     if list_presets:
         for name in PRESETS:

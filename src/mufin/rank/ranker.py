@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mufin.attention import CrossAttention
-from mufin.bag import Bag
+from mufin.bag import Bag, PackedBags
 from mufin.config import Config
+
+CHUNK = 256  # datapoints scored at a time
 
 
 class Concat(nn.Module):
@@ -57,3 +59,17 @@ class Ranker(nn.Module):
     def forward(self, x: Bag, z: Bag, w: Tensor) -> Tensor:
         """c (B, k) for classifiers w (B, k, D)."""
         return (self.adapted(x, z) * w).sum(-1)
+
+    @torch.no_grad()
+    def untrained(self, bags: PackedBags, candidates: PackedBags) -> tuple[Tensor, Tensor]:
+        """c and a (B, C) of each bag with each candidate, as a label without training: w = ẑ."""
+        z = candidates.take(torch.arange(len(candidates), device=candidates.rows.device))  # (C, n, D)
+        w, rows = z.vector(), F.normalize(z.values, dim=-1)
+        classifier, similarity = [], []
+        for chosen in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+            x = bags.take(chosen)
+            near = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf)
+            similarity.append(near.amax(-1))
+            each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
+            classifier.append(self(x, each, w.expand(len(x), *w.shape)))
+        return torch.cat(classifier), torch.cat(similarity)

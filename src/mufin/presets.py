@@ -1,0 +1,40 @@
+"""Presets: what each changes of the class defaults in `config.py`, which are the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OFFLINE = {
+    "text": {"model": "offline", "train_layers": 0, "words": True},
+    "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
+}
+
+_SOFTMAX: dict[str, Any] = {
+    **_OFFLINE,
+    "embed": {"projection": "linear", "input_dropout": 0.4},
+    "pretrain": {
+        "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
+        "encoder_epochs": 0,
+    },
+    "rank": {"cross": "none", "beta": "learnt", "affinity": True},
+    "memory": {"neighbours": 50, "loss": 0.5},
+    "finetune": {
+        "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
+        "loss": "softmax", "negatives": 4, "sampled": 2048,
+    },
+    "run": {"validation": 0.05},
+}  # fmt: skip
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's values and encoders, as the classes above have them.
+    "paper": {},
+    # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
+    "best": _SOFTMAX
+    | {
+        "text": {"model": "offline", "train_layers": "all", "words": True},
+        "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
+        "finetune": _SOFTMAX["finetune"] | {"encoder_lr": 1e-4, "label_encoders": False},
+    },
+    # The same with both encoders frozen and smaller pictures: minutes on a CPU.
+    "fast": _SOFTMAX,
+}
