@@ -50,7 +50,7 @@ PEERS = {
         "late", "neighbours", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], temperature=[0.05, 0.1, 0.2])
     ),
     "late fusion, linear": Peer(
-        "late", "linear", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], ridge=[0.3, 1.0, 3.0])
+        "late", "linear", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], ridge=[0.1, 0.3, 1.0, 3.0])
     ),
 }
 
