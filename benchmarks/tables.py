@@ -61,7 +61,7 @@ class Results:
             table = self._table("fitb", order, settings, self._questions())
             parts.append("\n## Fill in the blank\n\n" + table)
         parts += [self._differences(), self._leaks()]
-        return "\n".join(part for part in parts if part)
+        return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
     def line(self, task: str, row: str, settings: dict[str, list[str]]) -> str:
         """The line of a row, for those who wait."""

@@ -44,13 +44,13 @@ PEERS = {
     # The same regressions on the same features, and too slow to be tried many times.
     "napkinXC one-vs-rest": Peer("napkin", "one_vs_rest", like="napkinXC PLT"),
     "PECOS XR-Linear": Peer(
-        "xr_linear", "xr_linear", 3, every(leaf=[20, 100, 400], c=[0.1, 1.0, 4.0], beam=[50])
+        "xr_linear", "xr_linear", 3, every(leaf=[100, 400], c=[0.1, 1.0, 4.0], beam=[50])
     ),
     "late fusion, neighbours": Peer(
         "late", "neighbours", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], temperature=[0.05, 0.1, 0.2])
     ),
     "late fusion, linear": Peer(
-        "late", "linear", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], ridge=[0.3, 1.0, 3.0])
+        "late", "linear", grid=every(text=[0.2, 0.35, 0.5, 0.65, 0.8], ridge=[0.1, 0.3, 1.0, 3.0])
     ),
 }
 

@@ -37,8 +37,12 @@ def attribute_pairs(catalogue: Catalogue) -> Answers:
     practice = _questions([group for group, out in zip(sets, away, strict=True) if out], catalogue, rng)
     options = [(_attributes(catalogue, kind), smooth) for kind in ("texts", "words", "both")
                for smooth in (1.0, 5.0, 20.0)]  # fmt: skip
-    scores = [fitb_accuracy(_choose(_by_pairs(*o, known))(practice), practice.answer) for o in options]
-    return _choose(_by_pairs(*options[int(np.argmax(scores))], sets))
+    best = options[-2]
+    if len(practice):  # a few sets may give no question
+        best = max(
+            options, key=lambda o: fitb_accuracy(_choose(_by_pairs(*o, known))(practice), practice.answer)
+        )
+    return _choose(_by_pairs(*best, sets))
 
 
 def text_similarity(catalogue: Catalogue) -> Answers:
@@ -115,7 +119,7 @@ def _questions(sets: list[np.ndarray], catalogue: Catalogue, rng: np.random.Gene
     kinds = np.array(
         table.column("category").to_pylist() if "category" in table.column_names else [""] * len(table)
     )
-    pool = np.unique(np.concatenate(sets))
+    pool = np.unique(np.concatenate([np.zeros(0, np.int64), *sets]))
     query, choices = [], []
     for group in sets:
         place = int(rng.integers(len(group)))
@@ -123,7 +127,7 @@ def _questions(sets: list[np.ndarray], catalogue: Catalogue, rng: np.random.Gene
         if len(like) >= CHOICES - 1:
             query.append(np.delete(group, place))
             choices.append([group[place], *rng.choice(like, CHOICES - 1, replace=False)])
-    return Questions(query, np.array(choices), np.zeros(len(query), np.int64))
+    return Questions(query, np.array(choices, np.int64), np.zeros(len(query), np.int64))
 
 
 def _singles(catalogue: Catalogue) -> Split:

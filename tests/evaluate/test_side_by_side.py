@@ -139,6 +139,22 @@ def test_predictions_carry_the_probability_of_each_hit(shop: Catalogue, tiny_mod
     assert found.probability[:4] == pytest.approx(np.array(expected), abs=1e-5)
 
 
+def test_questions_are_answered_by_a_model_of_the_sets_and_by_peers(
+    worn_together: Catalogue, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import accuracy
+
+    worn_together.write(tmp_path / "shop")
+    asked = {"query": ["a", "b"], "choices": ["c", "d", "e", "f"], "answer": 0}
+    (tmp_path / "shop" / "fitb_small.jsonl").write_text(json.dumps(asked) + "\n")
+    shop = Catalogue.read(tmp_path / "shop")
+    monkeypatch.setattr(accuracy, "settings_of", lambda *_: tiny_config)
+    for row in ("default", "attribute pairs", "TF-IDF similarity"):
+        found = accuracy.measure(accuracy.Job("fitb", row, 0), shop, tmp_path, "cpu")
+        assert found["fitb_small"] in (0, 100), row
+    assert found.keys() == {"seconds", "fitb_small"}
+
+
 def test_rows_are_measured_in_parallel_kept_and_put_together(
     shop: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
