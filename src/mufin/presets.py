@@ -33,7 +33,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {
         "text": {"model": "offline", "train_layers": "all", "words": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
-        "finetune": _SOFTMAX["finetune"] | {"encoder_lr": 1e-4, "label_encoders": False},
+        "finetune": _SOFTMAX["finetune"]
+        | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },
     # The same with both encoders frozen and smaller pictures: minutes on a CPU.
     "fast": _SOFTMAX,
