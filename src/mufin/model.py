@@ -107,7 +107,8 @@ class Mufin:
         allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
         width = min(max(k, self.config.retrieve.shortlist), len(allowed))
         memory = self.config.memory
-        for rows in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+        chunk = 2 * CHUNK if bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
+        for rows in torch.arange(len(bags), device=bags.rows.device).split(chunk):
             x = bags.take(rows)
             vector = x.vector()
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]

@@ -61,10 +61,10 @@ class Embedder(nn.Module):
         values = torch.zeros(batch.size, batch.width, self.dim, device=self.device)
         mask = torch.zeros(batch.size, batch.width, dtype=torch.bool, device=self.device)
         if batch.text is not None:
-            rows = self.text(batch.text.values, batch.text.lengths)  # (n, H)
+            rows = self.text(batch.text.values, batch.text.lengths).float()  # (n, H)
             values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
         if batch.image is not None and self.vision is not None:
-            rows = self.vision(batch.image.values, batch.image.lengths)
+            rows = self.vision(batch.image.values, batch.image.lengths).float()
             values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(rows)))
         return Bag(values, mask)
 

@@ -11,6 +11,7 @@ from mufin.errors import UsageError
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
+from mufin.retrieve.scan import ScanIndex
 from mufin.retrieve.shortlist import Shortlist
 
 How = Literal["auto", "exact", "approximate"]
@@ -40,7 +41,7 @@ def build_index(entries: Entries, how: How = "auto", queries: Tensor | None = No
             small = len(entries) <= FEW or entries.vectors.is_cuda
             return build_index(entries, "exact" if small else "approximate", queries)
         case "exact":
-            return ExactIndex(entries)
+            return ScanIndex(entries) if entries.vectors.is_cuda else ExactIndex(entries)
         case "approximate":
             return ApproximateIndex(entries, queries=queries)
     raise UsageError(f"an index is 'auto', 'exact' or 'approximate', not {how!r}")
