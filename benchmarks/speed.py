@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py --device cuda --out DIR     # all sections for a GPU, about five minutes
     python benchmarks/speed.py --device cuda --out DIR --only search,module_two
+    python benchmarks/speed.py --device cpu --sizes 10K,100K,303K
 
 Catalogues of the paper's sizes are made (`speed_made.py`); encoders have the true shapes and random weights.
 DIR/speed-<device>.json is written after each section; a section that fails is reported there and skipped.
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ class Book:
         self.results["machine"] = machine()
         self.started = time.perf_counter()
 
-    def section(self, name: str, run: Callable[[], Any]) -> Any:
-        """Run, print and keep; None where it failed."""
+    def section(self, name: str, run: Callable[[], Any], joins: str = "") -> Any:
+        """Run, print and keep, beside the rows of sizes other than `joins`; None where it failed."""
         if self.only and name not in self.only and name != "limits":
             return None
         start = time.perf_counter()
@@ -44,7 +46,12 @@ class Book:
             found, failed = None, f"{type(error).__name__}: {error}"
             traceback.print_exc()
         took = time.perf_counter() - start
-        self.results[name] = {"failed": failed} if failed else found
+        kept = self.results.get(name, []) if joins else []
+        others = [row for row in kept if row.get("size") != joins]
+        if failed:
+            self.results[name] = [*others, {"size": joins, "failed": failed}] if joins else {"failed": failed}
+        else:
+            self.results[name] = [*others, *found] if joins else found
         self.results.setdefault("seconds", {})[name] = round(took, 1)
         self.path.write_text(json.dumps(self.results, indent=1, default=str))
         print(f"\n## {name} ({took:.1f} s, {time.perf_counter() - self.started:.0f} s in all)", flush=True)
@@ -95,6 +102,24 @@ def on_gpu(book: Book, sizes: list[str]) -> None:
     book.section("classifiers", gpu.classifiers)
 
 
+def on_cpu(book: Book, sizes: list[str], options: argparse.Namespace) -> None:
+    import speed_cpu as cpu
+
+    cache = options.cache
+    book.section("limits", cpu.limits)
+    if options.trained and options.catalogue:
+        book.section("difficulty", lambda: cpu.difficulty(options.trained, options.catalogue))
+    book.section("metrics", cpu.scoring)
+    for name in sizes:  # each joins the rows of other sizes
+        for section, run in (
+            ("build", cpu.build), ("search", cpu.search), ("stages", cpu.stages), ("loading", cpu.loading),
+            ("peers", partial(cpu.peers, hnswlib_at=options.hnswlib)),
+        ):  # fmt: skip
+            book.section(section, partial(run, name, cache), joins=name)
+    if len(book.results.get("search", [])) > 3:
+        book.section("growth", lambda: cpu.growth(book.results["search"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,6 +128,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--only", default="", help="sections, with commas between")
     parser.add_argument("--sizes", default="10K,100K,303K,1M,4.5M")
+    parser.add_argument("--cache", type=Path, default=Path("build/speed"), help="where made models are kept")
+    parser.add_argument("--trained", type=Path, help="a model trained on icon-search")
+    parser.add_argument("--catalogue", type=Path, help="icon-search itself")
+    parser.add_argument("--hnswlib", default="", help="a folder that hnswlib is installed in")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     name = torch.cuda.get_device_name().split()[-1].lower() if options.device == "cuda" else "cpu"
@@ -110,6 +139,8 @@ def main() -> None:
     sizes = options.sizes.split(",")
     if options.device == "cuda":
         on_gpu(book, sizes)
+    else:
+        on_cpu(book, sizes, options)
 
 
 if __name__ == "__main__":

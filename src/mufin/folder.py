@@ -129,7 +129,10 @@ def _replace(path: Path, text: str) -> None:
 
 def _sweep(folder: Path, parts: Collection[str], kept: set[str]) -> None:
     """Remove the parts of earlier saves, and what a killed save left; nothing that a user put there."""
-    first = {Path(part).parts[0] for part in parts} | {"index.faiss"}  # which not every save has
+    first = {Path(part).parts[0] for part in parts} | {
+        "index.faiss",
+        "memory.faiss",
+    }  # which not every save has
     patterns = [f"{Path(name).stem}-*{Path(name).suffix}" for name in first]
     names = {Path(name).parts[0] for name in kept}
     for path in [path for pattern in (*patterns, ".saving-*") for path in folder.glob(pattern)]:

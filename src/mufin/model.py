@@ -55,7 +55,7 @@ class Mufin:
 
     def _new_index(self) -> Index:
         settings = self.config.retrieve
-        return build_index(self.labels.entries(settings.entries), settings.search)
+        return build_index(self.labels.entries(settings.entries), settings.search, self.memory.sample())
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"

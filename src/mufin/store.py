@@ -6,7 +6,8 @@
     labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
     memory-<hash>.safetensors  the remembered training points and their labels
     index-<hash>.safetensors   the entries of the index: mapped, not read
-    index-<hash>.faiss         the approximate index over them, if there is one: mapped, not read
+    index-<hash>.faiss         the approximate index over them, where there are many
+    memory-<hash>.faiss        the same over the remembered points
     labels-<hash>.parquet      ids, texts, small pictures
     layout-<hash>/             text/ and vision/: the encoders' layouts and the tokenizer
 
@@ -29,6 +30,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.initialization import no_init_weights
 
 from mufin.bag import PackedBags
 from mufin.config import Config
@@ -42,7 +44,7 @@ from mufin.model import Mufin
 from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
-from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.memory import Memory
 
@@ -69,7 +71,7 @@ def save(model: Mufin, folder: Path | str) -> None:
         pq.write_table(
             _label_table(labels.items), staging / "labels.parquet", compression="zstd", store_schema=False
         )
-        _write_index(model.index, staging)
+        _write_index(model, staging)
         _write_tensors(staging / "memory.safetensors", model.memory.tensors())
         model.embedder.save(staging / "layout")
         facts = {
@@ -90,11 +92,14 @@ def load(folder: Path | str, device: str = "auto") -> Mufin:
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     where = pick_device(device)
-    embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
+    with no_init_weights():  # the stored ones are filled in
+        embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
     _fill(embedder, ranker, _read_tensors(files["network.safetensors"]), files["network.safetensors"])
     labels = _labels(_read_tensors(files["labels.safetensors"]), files, manifest).to(where)
     index = _read_index(files, labels, config, where)
     memory = _memory(files["memory.safetensors"], len(labels.alive)).to(where)
+    if "memory.faiss" in files and where.type == "cpu":
+        memory = memory.with_index(ApproximateIndex.load(files["memory.faiss"], memory.entries))
     fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
     return Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index)
 
@@ -180,12 +185,18 @@ def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: 
             ) from None
 
 
-def _write_index(index: Index, folder: Path) -> None:
-    entries = index.entries
+def _write_index(model: Mufin, folder: Path) -> None:
+    """The entries and, also where a GPU does without, what a CPU searches them and the memory by."""
+    entries, keys = model.index.entries, model.memory.entries
     tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
     _write_tensors(folder / "index.safetensors", tensors)
-    if isinstance(index, ApproximateIndex):
-        index.save(folder / "index.faiss")
+    how, asked = model.config.retrieve.search, model.memory.sample()
+    for name, index in (
+        ("index", on_cpu(model.index, entries, how, asked)),
+        ("memory", on_cpu(model.memory.built, keys, "auto", asked)),
+    ):
+        if isinstance(index, ApproximateIndex):
+            index.save(folder / f"{name}.faiss")
 
 
 def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: torch.device) -> Index:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,12 +71,20 @@ class Embedder(nn.Module):
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
         """The frozen outputs of all descriptors of the items."""
-        training = self.training
-        self.eval()
-        try:
+        with self._at_rest():
             return extract(items, self.text, self.vision, cached, progress)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Without dropout inside; telling hundreds of modules takes a millisecond, so only if need be."""
+        training = self.training
+        if training:
+            self.eval()
+        try:
+            yield
         finally:
-            self.train(training)
+            if training:
+                self.train()
 
     def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
         """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
@@ -94,14 +103,12 @@ class Embedder(nn.Module):
         advance: Callable[[int], None] = lambda _: None,
     ) -> PackedBags:
         """X̂¹ of all these points, without dropout, packed."""
-        training = self.training
-        self.eval()
         bags = []
-        for start in range(0, len(groups), batch):
-            points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-            bags.append(self(features.batch(groups.take(points))))
-            advance(len(points))
-        self.train(training)
+        with self._at_rest():
+            for start in range(0, len(groups), batch):
+                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
+                bags.append(self(features.batch(groups.take(points))))
+                advance(len(points))
         return PackedBags.pack(bags, self.dim)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
