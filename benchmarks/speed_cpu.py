@@ -40,6 +40,11 @@ def seconds(run: Callable[[Any], Any], given: Sequence[Any], most: float = 4.0, 
     return median(times)
 
 
+def conditions() -> Row:
+    """What else decides a time: threads, and how many processes wanted the cores in the last minute."""
+    return {"threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
+
+
 def limits() -> Row:
     """What the hardware gives: copy bandwidth and f32 matrix rate."""
     source = torch.randn(2**27)
@@ -143,7 +148,7 @@ def search(name: str, cache: Path) -> list[Row]:
             {"size": name, "labels": len(model.labels), "entries": model.index.n_entries, "batch": n,
              "search ms": 1e3 * find / n, "rank ms": 1e3 * (plain - find) / n,
              "search + rank ms": 1e3 * plain / n, "with memory ms": 1e3 * whole / n,
-             "recall@100": recall, "effort": effort(model.index), "peak GB": peak()}
+             "recall@100": recall, "effort": effort(model.index), "peak GB": peak(), **conditions()}
         )  # fmt: skip
     return rows
 
@@ -196,7 +201,8 @@ def peers(name: str, cache: Path, hnswlib_at: str) -> list[Row]:
         found = torch.cat([run(q) for q in queries[:64].split(1)])
         rows.append(
             {"size": name, "labels": entries.n_labels, "entries": len(entries), "search": way,
-             "ms a query": 1e3 * slow, "recall@100": label_recall(found, truth[:64]), "build s": took}
+             "ms a query": 1e3 * slow, "recall@100": label_recall(found, truth[:64]), "build s": took,
+             **conditions()}
         )  # fmt: skip
     return rows
 
@@ -350,7 +356,8 @@ def stages(name: str, cache: Path) -> list[Row]:
             rows.append(
                 {"size": name, "item": kind, "batch": n, "decode ms": 1e3 * decode / n,
                  "encode ms": 1e3 * (encode - decode) / n, "search ms": 1e3 * find / n,
-                 "rank ms": 1e3 * (rank - find) / n, "all ms": 1e3 * whole / n, "items/s": n / whole}
+                 "rank ms": 1e3 * (rank - find) / n, "all ms": 1e3 * whole / n, "items/s": n / whole,
+                     **conditions()}
             )  # fmt: skip
     return rows
 
@@ -366,12 +373,12 @@ def loading(name: str, cache: Path) -> list[Row]:
             raise RuntimeError(told.stderr[-500:])
         runs.append(json.loads(told.stdout.splitlines()[-1]))
     middle = sorted(runs, key=lambda run: run["first answer s"])[1]
-    rows.append({"size": name, **middle})
+    rows.append({"size": name, **middle, **conditions()})
     return rows
 
 
 def _load_and_answer(folder: str) -> None:
-    """One load, told as JSON; the encoders' own part is found by building them alone first."""
+    """One load, told as JSON; the encoders' own part is the size of their weights."""
     import faiss  # noqa: F401
     import transformers  # noqa: F401
 

@@ -1,7 +1,8 @@
 """Made catalogues of the paper's sizes, and models of random weights over them, for `speed.py`.
 
 Vectors: labels lie in nested groups (topics, sub-topics), a label's entries around its own place, queries
-around labels. `speed.py` checks on a CPU that an index finds these no easier than a trained model's.
+around labels, with a share of a second one. `speed.py` checks on a CPU that an index finds these no easier
+than those of a trained model.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ def made(name: str, n_queries: int, device: str = "cpu", seed: int = 0) -> World
     def pick(places: Tensor, count: int) -> Tensor:
         return places[torch.randint(len(places), (count,), generator=generator, device=device)]
 
-    def around(places: Tensor, spread: float | Tensor) -> Tensor:
+    def around(places: Tensor, spread: float) -> Tensor:
         """N(place + spread · a random direction), block by block to save memory."""
         for block in places.split(2**20):
             noise = torch.randn(block.shape, generator=generator, device=device)
-            block.add_(F.normalize(noise, dim=1) * spread)
+            block.add_(F.normalize(noise, dim=1), alpha=spread)
             block.copy_(F.normalize(block, dim=1))
         return places
 
     topics = around(torch.zeros(max(1, n // 1000), DIM, device=device), 1.0)
     below = around(pick(topics, max(1, n // 30)), 1.0)
-    labels = around(pick(below, n), 1.0)
-    far = torch.rand(n_queries, 1, generator=generator, device=device)
-    queries = around(pick(labels, n_queries), 0.6 + 0.9 * far)  # some are easy to place, some are not
+    labels = around(pick(below, n), 1.45)
+    share = 0.5 * torch.rand(n_queries, 1, generator=generator, device=device)
+    queries = around(pick(labels, n_queries) + share * pick(labels, n_queries), 0.9)  # somewhat of two things
     counts = torch.full((n,), 2, device=device)
     if name != "4.5M":
         counts = torch.randint(2, 13, (n,), generator=generator, device=device)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+WIDE = 8  # columns of a single row
 
 
 def table(rows: list[Row]) -> str:
     """A Markdown table; columns in the order in which they first appear."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    if len(rows) == 1 and len(columns) > WIDE:  # on its side
+        return table([{"what": key, "value": value} for key, value in rows[0].items()])
     lines = [columns, ["---"] * len(columns)]
     lines += [[shown(row.get(column)) for column in columns] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -34,7 +34,9 @@ from transformers.initialization import no_init_weights
 
 from mufin.bag import PackedBags
 from mufin.config import Config
+from mufin.data.formats.parquet import keeps_pictures
 from mufin.data.items import Items
+from mufin.data.pictures import StoredPictures
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
@@ -53,6 +55,8 @@ PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
     "memory.safetensors", "layout/text/config.json",
 }  # fmt: skip
+PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
+GROUP = 1024  # labels a row group: what is read for one picture
 PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
 
 
@@ -69,7 +73,11 @@ def save(model: Mufin, folder: Path | str) -> None:
         _write_tensors(staging / "labels.safetensors", _label_tensors(labels))
         # without Arrow's own copy of the schema, the bytes depend on the labels alone
         pq.write_table(
-            _label_table(labels.items), staging / "labels.parquet", compression="zstd", store_schema=False
+            _label_table(labels.items),
+            staging / "labels.parquet",
+            compression="zstd",
+            store_schema=False,
+            row_group_size=GROUP,
         )
         _write_index(model, staging)
         _write_tensors(staging / "memory.safetensors", model.memory.tensors())
@@ -215,7 +223,10 @@ def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: 
 def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[str, Any]) -> Labels:
     table = files["labels.parquet"]
     try:
-        items = Items.from_table(pq.read_table(table))
+        lazy = keeps_pictures(table, PICTURES)
+        columns = [name for name in pq.read_schema(table).names if name != "images" or not lazy]
+        items = Items.from_table(pq.read_table(table, columns=columns))
+        items = Items(items.table, StoredPictures(table)) if lazy else items
     except (pa.ArrowException, OSError, CatalogueError) as error:
         raise ModelError(f"{table} cannot be read ({error}): copy the folder again or train again") from None
     missing = {"bags", "offsets", *PER_LABEL} - set(tensors)
