@@ -38,24 +38,27 @@ def made(name: str, n_queries: int, device: str = "cpu", seed: int = 0) -> World
     def pick(places: Tensor, count: int) -> Tensor:
         return places[torch.randint(len(places), (count,), generator=generator, device=device)]
 
+    # variances fall as those of trained queries: exp(−i / 28), as if there were 56 dimensions
+    fading = torch.exp(-torch.arange(DIM, device=device) / 56)
+
     def around(places: Tensor, spread: float) -> Tensor:
         """N(place + spread · a random direction), block by block to save memory."""
         for block in places.split(2**20):
-            noise = torch.randn(block.shape, generator=generator, device=device)
+            noise = fading * torch.randn(block.shape, generator=generator, device=device)
             block.add_(F.normalize(noise, dim=1), alpha=spread)
             block.copy_(F.normalize(block, dim=1))
         return places
 
     topics = around(torch.zeros(max(1, n // 1000), DIM, device=device), 1.0)
     below = around(pick(topics, max(1, n // 30)), 1.0)
-    labels = around(pick(below, n), 1.45)
+    labels = around(pick(below, n), 1.0)
     share = 0.5 * torch.rand(n_queries, 1, generator=generator, device=device)
     queries = around(pick(labels, n_queries) + share * pick(labels, n_queries), 0.9)  # somewhat of two things
     counts = torch.full((n,), 2, device=device)
     if name != "4.5M":
         counts = torch.randint(2, 13, (n,), generator=generator, device=device)
     owner = torch.arange(n, device=device).repeat_interleave(counts)
-    return World(name, Entries(around(labels[owner], 0.7), owner, n), queries)
+    return World(name, Entries(around(labels[owner], 0.75), owner, n), queries)
 
 
 def paper_layout(folder: Path) -> None:

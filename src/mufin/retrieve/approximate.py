@@ -21,7 +21,7 @@ from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, firs
 GRAPH = 20_000  # up to here HNSW over 8-bit vectors: too few to learn lists and codes from
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
-COARSE, MORE = 2, 500  # 4-bit codes misplace their neighbours: of n wanted, 2 n + 500 are scored again
+COARSE, MORE = 3, 1000  # 4-bit codes misplace their neighbours: of n wanted, 3 n + 1000 are scored again
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.01  # above the recall asked for: the check sees a sample only
 BREADTH = (
