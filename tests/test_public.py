@@ -26,6 +26,7 @@ STAGES = [
         "presets",
         "config",
         "folder",
+        "tensors",
         "demo",
     ],
     ["data"],

@@ -22,8 +22,11 @@ from safetensors.torch import load_file, save_file
 
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
+from mufin.data.pictures import StoredPictures
 from mufin.errors import ConfigError, ModelError
 from mufin.folder import file_hash
+from mufin.retrieve.approximate import ApproximateIndex
+from mufin.retrieve.memory import Memory
 from mufin.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
@@ -73,6 +76,40 @@ def test_loaded_is_what_was_saved(tiny_model: Mufin, saved: Path, shop: Catalogu
     assert torch.equal(again.fusion.weights, tiny_model.fusion.weights)
     assert torch.equal(again.fusion.calibration, tiny_model.fusion.calibration)
     assert len(again.labels) == 7
+
+
+def test_many_label_pictures_stay_in_their_file(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = load(saved), tmp_path / "run"
+    model.add_labels(Item("new", ["a new label"], [picture("red", "circle")]))
+    save(model, folder)
+    before = [label.images for label in load(folder).labels.items]
+    monkeypatch.setattr("mufin.store.PICTURES", 0)
+    lazy = load(folder)
+    assert isinstance(lazy.labels.items.pictures, StoredPictures)
+    lazy.remove_labels(lazy.labels.items[0].id)
+    save(lazy, folder)  # takes the place of the file that the pictures are read from
+    assert any(before)
+    assert [label.images for label in lazy.labels.items] == before[1:]
+    assert [label.images for label in load(folder).labels.items] == before[1:]
+
+
+def test_a_large_memory_is_saved_with_its_index(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = load(saved)
+    keys = torch.nn.functional.normalize(torch.randn(30, plain.config.embed.dim), dim=1)
+    memory = Memory(keys, torch.arange(31), torch.arange(30) % 7)
+    parts = plain.embedder, plain.ranker, plain.labels, plain.fusion
+    model = Mufin(plain.config.override(["memory.neighbours=3"]), *parts, memory)
+    monkeypatch.setattr("mufin.retrieve.build.FEW", 20)
+    save(model, tmp_path / "run")
+    again = load(tmp_path / "run")
+    assert isinstance(again.memory.built, ApproximateIndex)
+    assert again.recommend(ASKED, k=7) == model.recommend(ASKED, k=7)
+    save(plain, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("memory-*.faiss"))
 
 
 @pytest.mark.parametrize(

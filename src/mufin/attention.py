@@ -14,7 +14,11 @@ from mufin.bag import Bag
 
 
 class Attention(nn.Module):
-    """A(X, Z) = LayerNorm(X + O · softmax(Q X (K Z)ᵀ / √d) V Z), with Q, K, V, O identity at the start."""
+    """A(X, Z) = LayerNorm(X + O · softmax(Q X (K Z)ᵀ / √d) V Z), with Q, K, V, O identity at the start.
+
+    Computed as softmax((Kᵀ Q X) Zᵀ / √d) and V (softmax · Z): one x meets a hundred z, so K and V go where
+    the rows are few. The bias of K moves all scores of a row alike and softmax does not see it.
+    """
 
     def __init__(self, dim: int, heads: int = 1, dropout: float = 0.1) -> None:
         super().__init__()
@@ -28,25 +32,28 @@ class Attention(nn.Module):
     def forward(self, x: Bag, z: Bag) -> Bag:
         """x (..., m, D) attends to z (..., n, D); leading dimensions broadcast."""
         weights = self.dropout(self.weights(x, z))  # (..., h, m, n)
-        mixed = weights @ self._split(self.value(z.values))  # (..., h, m, d)
-        mixed = mixed.transpose(-3, -2).flatten(-2)  # (..., m, D)
-        values = self.norm(x.values + self.output(mixed))
+        seen = (weights.flatten(-3, -2) @ z.values).unflatten(-2, weights.shape[-3:-1])  # (..., h, m, D)
+        mixed = torch.einsum("...hmc,hdc->...mhd", seen, self._heads(self.value))
+        biases = weights.sum(-1)[..., None].transpose(-3, -2) * self.value.bias.unflatten(0, (self.heads, -1))
+        values = self.norm(x.values + self.output((mixed + biases).flatten(-2)))  # (..., m, D)
         mask = x.mask.expand(values.shape[:-1])
         return Bag(values.masked_fill(~mask[..., None], 0.0), mask)
 
     def weights(self, x: Bag, z: Bag) -> Tensor:
         """How much each row of x looks at each row of z, (..., h, m, n); sums are 1, or 0 if z is empty."""
-        query, key = self._split(self.query(x.values)), self._split(self.key(z.values))
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        query = self.query(x.values).unflatten(-1, (self.heads, -1))  # (..., m, h, d)
+        sought = torch.einsum("...mhd,hdc->...hmc", query, self._heads(self.key)).flatten(-3, -2)
+        each: Tensor = sought @ z.values.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (..., hm, n)
+        scores: Tensor = each.unflatten(-2, (self.heads, -1))  # (..., h, m, n)
         keep = z.mask[..., None, None, :]
         # A finite floor and a second masking: softmax over −inf alone would be NaN when z is empty.
         scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
         return scores.softmax(dim=-1).masked_fill(~keep, 0.0)
 
-    def _split(self, rows: Tensor) -> Tensor:
-        """(..., m, D) → (..., h, m, d)."""
-        split: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-        return split
+    def _heads(self, layer: nn.Linear) -> Tensor:
+        """The weights of each head, (h, d, D)."""
+        weights: Tensor = layer.weight.unflatten(0, (self.heads, -1))
+        return weights
 
 
 class FeedForward(nn.Module):

@@ -137,7 +137,7 @@ def _replace(path: Path, text: str) -> None:
 
 def _sweep(folder: Path, parts: Collection[str], kept: set[str]) -> None:
     """Remove the parts of earlier saves, and what a killed save left; nothing that a user put there."""
-    sometimes = {"index.faiss", "affinity.safetensors"}  # which not every save has
+    sometimes = {"index.faiss", "memory.faiss", "affinity.safetensors"}  # which not every save has
     first = {Path(part).parts[0] for part in parts} | sometimes
     patterns = [f"{Path(name).stem}-*{Path(name).suffix}" for name in first]
     names = {Path(name).parts[0] for name in kept}

@@ -57,7 +57,7 @@ class Mufin:
 
     def _new_index(self) -> Index:
         settings = self.config.retrieve
-        return build_index(self.labels.entries(settings.entries), settings.search)
+        return build_index(self.labels.entries(settings.entries), settings.search, self.memory.sample())
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
@@ -109,7 +109,8 @@ class Mufin:
         allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
         width = min(max(k, self.config.retrieve.shortlist), len(allowed))
         memory, shortlist = self.config.memory, self.config.retrieve.shortlist
-        for rows in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+        chunk = 2 * CHUNK if bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
+        for rows in torch.arange(len(bags), device=bags.rows.device).split(chunk):
             x = bags.take(rows)
             vector = x.vector()
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
@@ -173,10 +174,7 @@ class Mufin:
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
     ) -> list[Hit] | list[list[Hit]]:
-        """The k best labels of an item, or of each item; among `allow` if given, never of `deny`.
-
-        Fewer than k only where fewer are eligible.
-        """
+        """The k best labels of an item, or of each, among `allow` if given, never of `deny`."""
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []

@@ -7,7 +7,8 @@
     memory-<hash>.safetensors  the remembered training points and their labels
     affinity-<hash>.safetensors what scores labels without training, if the settings ask for it
     index-<hash>.safetensors   the entries of the index: mapped, not read
-    index-<hash>.faiss         the approximate index over them, if there is one: mapped, not read
+    index-<hash>.faiss         the approximate index over them, where there are many
+    memory-<hash>.faiss        the same over the remembered points
     labels-<hash>.parquet      ids, texts, small pictures
     layout-<hash>/             text/ and vision/: the encoders' layouts and the tokenizer
 
@@ -27,34 +28,37 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from scipy.sparse import csr_matrix
 from torch import Tensor
+from transformers.initialization import no_init_weights
 
 from mufin.bag import PackedBags
 from mufin.config import Config
+from mufin.data.formats.parquet import keeps_pictures
 from mufin.data.items import Items
+from mufin.data.pictures import StoredPictures
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
 from mufin.encode.words import WIDTH
 from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
-from mufin.folder import BIG, MANIFEST, checked, foreign, install, read_manifest
+from mufin.folder import MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.rank.affinity import Affinity
 from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
-from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.memory import Memory
+from mufin.tensors import read_tensors, sparse_tensors, words_of, write_tensors
 
 FORMAT = 2
 PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
     "memory.safetensors", "layout/text/config.json",
 }  # fmt: skip
+PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
+GROUP = 1024  # labels a row group: what is read for one picture
 PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
 
 
@@ -66,10 +70,10 @@ def save(model: Mufin, folder: Path | str) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         staging = Path(name)
         (staging / "config.toml").write_text(model.config.to_toml(), "utf-8")
-        _write_tensors(staging / "network.safetensors", _network_tensors(model.embedder, model.ranker))
+        write_tensors(staging / "network.safetensors", _network_tensors(model.embedder, model.ranker))
         _write_labels(model, staging)
         if model.affinity is not None:
-            _write_tensors(staging / "affinity.safetensors", model.affinity.tensors())
+            write_tensors(staging / "affinity.safetensors", model.affinity.tensors())
         model.embedder.save(staging / "layout")
         install(staging, folder, _facts(model))
 
@@ -92,12 +96,13 @@ def save_labels(model: Mufin, folder: Path | str) -> None:
 
 
 def _write_labels(model: Mufin, staging: Path) -> None:
-    _write_tensors(staging / "labels.safetensors", _label_tensors(model.labels))
+    write_tensors(staging / "labels.safetensors", _label_tensors(model.labels))
     # without Arrow's own copy of the schema, the bytes depend on the labels alone
     table = _label_table(model.labels.items)
-    pq.write_table(table, staging / "labels.parquet", compression="zstd", store_schema=False)
-    _write_index(model.index, staging)
-    _write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
+    path = staging / "labels.parquet"
+    pq.write_table(table, path, compression="zstd", store_schema=False, row_group_size=GROUP)
+    _write_index(model, staging)
+    write_tensors(staging / "memory.safetensors", _memory_tensors(model.memory))
 
 
 def _facts(model: Mufin) -> dict[str, Any]:
@@ -118,11 +123,14 @@ def load(folder: Path | str, device: str = "auto") -> Mufin:
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     where = pick_device(device)
-    embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
-    _fill(embedder, ranker, _read_tensors(files["network.safetensors"]), files["network.safetensors"])
-    labels = _labels(_read_tensors(files["labels.safetensors"]), files, manifest).to(where)
+    with no_init_weights():  # the stored ones are filled in
+        embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
+    _fill(embedder, ranker, read_tensors(files["network.safetensors"]), files["network.safetensors"])
+    labels = _labels(read_tensors(files["labels.safetensors"]), files, manifest).to(where)
     index = _read_index(files, labels, config, where)
     memory = _memory(files["memory.safetensors"], len(labels.alive)).to(where)
+    if "memory.faiss" in files and where.type == "cpu":
+        memory = memory.with_index(ApproximateIndex.load(files["memory.faiss"], memory.entries))
     fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
     affinity = _affinity(files["affinity.safetensors"]) if "affinity.safetensors" in files else None
     return Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index, affinity)
@@ -165,61 +173,12 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     yield "offsets", labels.bags.offsets
     for name in PER_LABEL:
         yield name, getattr(labels, name)
-    yield from _sparse_tensors(labels.bags.words)
+    yield from sparse_tensors(labels.bags.words)
 
 
 def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, getattr(memory, name)) for name in ("keys", "offsets", "labels"))
-    yield from _sparse_tensors(memory.words)
-
-
-def _sparse_tensors(words: csr_matrix | None) -> Iterator[tuple[str, Tensor]]:
-    """The three arrays of (n, V) words, if there are any."""
-    if words is not None:
-        for name in ("data", "indices", "indptr"):
-            yield f"words.{name}", torch.from_numpy(getattr(words, name))
-
-
-def _words(tensors: dict[str, Tensor], n: int, path: Path) -> csr_matrix | None:
-    """What `_sparse_tensors` wrote, mapped."""
-    if "words.data" not in tensors:
-        return None
-    try:
-        arrays = tuple(tensors[f"words.{name}"].numpy() for name in ("data", "indices", "indptr"))
-        return csr_matrix(arrays, (n, WIDTH))
-    except (KeyError, ValueError) as error:
-        raise ModelError(f"{path}: words cannot be read ({error}): copy the folder again") from None
-
-
-def _write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    ready = {}
-    for name, tensor in tensors:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise ModelError(
-                f"{name} has values that are not finite; training diverged: lower the learning rate"
-            )
-        ready[name] = tensor.detach().cpu().contiguous().clone()
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        save_file(ready, path)
-    except SafetensorError as error:
-        raise ModelError(f"{path.name} cannot be written: {error}") from None
-    path.chmod(mode)  # safetensors makes its files private; these are as open as the others
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Mapped tensors; small files are also searched for values that are not finite."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): copy the folder again or train again") from None
-    if path.stat().st_size <= BIG:
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise ModelError(f"{path}: tensor {name!r} has values that are not finite; train again")
-    return tensors
+    yield from sparse_tensors(memory.words)
 
 
 def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: Path) -> None:
@@ -233,18 +192,24 @@ def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: 
             ) from None
 
 
-def _write_index(index: Index, folder: Path) -> None:
-    entries = index.entries
+def _write_index(model: Mufin, folder: Path) -> None:
+    """The entries and, also where a GPU does without, what a CPU searches them and the memory by."""
+    entries, keys = model.index.entries, model.memory.entries
     tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
-    _write_tensors(folder / "index.safetensors", tensors)
-    if isinstance(index, ApproximateIndex):
-        index.save(folder / "index.faiss")
+    write_tensors(folder / "index.safetensors", tensors)
+    how, asked = model.config.retrieve.search, model.memory.sample()
+    for name, index in (
+        ("index", on_cpu(model.index, entries, how, asked)),
+        ("memory", on_cpu(model.memory.built, keys, "auto", asked)),
+    ):
+        if isinstance(index, ApproximateIndex):
+            index.save(folder / f"{name}.faiss")
 
 
 def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: torch.device) -> Index:
     """The stored index, mapped."""
     path = files["index.safetensors"]
-    tensors = _read_tensors(path)
+    tensors = read_tensors(path)
     try:
         entries = Entries(tensors["vectors"].to(device), tensors["labels"].to(device), len(labels.alive))
     except (KeyError, UsageError) as error:
@@ -257,13 +222,17 @@ def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: 
 def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[str, Any]) -> Labels:
     table = files["labels.parquet"]
     try:
-        items = Items.from_table(pq.read_table(table))
+        lazy = keeps_pictures(table, PICTURES)
+        columns = [name for name in pq.read_schema(table).names if name != "images" or not lazy]
+        # one chunk: a row group a chunk would cost a millisecond whenever rows are taken
+        items = Items.from_table(pq.read_table(table, columns=columns).combine_chunks())
+        items = Items(items.table, StoredPictures(table)) if lazy else items
     except (pa.ArrowException, OSError, CatalogueError) as error:
         raise ModelError(f"{table} cannot be read ({error}): copy the folder again or train again") from None
     missing = {"bags", "offsets", *PER_LABEL} - set(tensors)
     if missing:
         raise ModelError(f"{files['labels.safetensors']} has no {', '.join(sorted(missing))}: train again")
-    words = _words(tensors, len(items), files["labels.safetensors"])
+    words = words_of(tensors, (len(items), WIDTH), files["labels.safetensors"])
     bags = PackedBags(tensors["bags"], tensors["offsets"], words)
     if {len(items)} != {len(bags), *(len(tensors[name]) for name in PER_LABEL)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
@@ -273,9 +242,9 @@ def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[s
 
 
 def _memory(path: Path, n_labels: int) -> Memory:
-    tensors = _read_tensors(path)
+    tensors = read_tensors(path)
     try:
-        words = _words(tensors, len(tensors["keys"]), path)
+        words = words_of(tensors, (len(tensors["keys"]), WIDTH), path)
         memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"], words)
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: train again") from None
@@ -286,7 +255,7 @@ def _memory(path: Path, n_labels: int) -> Memory:
 
 def _affinity(path: Path) -> Affinity:
     try:
-        return Affinity.of(_read_tensors(path))
+        return Affinity.of(read_tensors(path))
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: train again") from None
 

@@ -116,7 +116,8 @@ class StoredPictures(Pictures):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        metadata = pq.ParquetFile(path).metadata
+        self.source = pa.memory_map(str(path))  # stays readable when a newer file takes its place
+        metadata = pq.ParquetFile(self.source).metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.groups: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
@@ -138,7 +139,7 @@ class StoredPictures(Pictures):
         with self._lock:
             held = self.groups.get(group)
             if held is None:
-                table = pq.ParquetFile(self.path).read_row_group(group, columns=["id", "images"])
+                table = pq.ParquetFile(self.source).read_row_group(group, columns=["id", "images"])
                 held = canonical(table, "items", self.path).column("images")
                 self.groups[group] = held
                 while len(self.groups) > GROUPS_IN_MEMORY:

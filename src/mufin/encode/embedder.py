@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -116,13 +117,21 @@ class Embedder(nn.Module):
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
         """The frozen outputs of all descriptors of the items."""
-        training = self.training
-        self.eval()
-        try:
+        with self._at_rest():
             found = extract(items, self.text, self.vision, cached, progress)
-            return found if self.words is None else replace(found, words=self.words.vectors(items))
+        return found if self.words is None else replace(found, words=self.words.vectors(items))
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Without dropout inside; telling hundreds of modules takes a millisecond, so only if need be."""
+        training = self.training
+        if training:
+            self.eval()
+        try:
+            yield
         finally:
-            self.train(training)
+            if training:
+                self.train()
 
     def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
         """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
@@ -141,14 +150,12 @@ class Embedder(nn.Module):
         advance: Callable[[int], None] = lambda _: None,
     ) -> PackedBags:
         """X̂¹ of all these points, without dropout, packed."""
-        training = self.training
-        self.eval()
         bags = []
-        for start in range(0, len(groups), batch):
-            points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-            bags.append(self(features.batch(groups.take(points))))
-            advance(len(points))
-        self.train(training)
+        with self._at_rest():
+            for start in range(0, len(groups), batch):
+                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
+                bags.append(self(features.batch(groups.take(points))))
+                advance(len(points))
         words = features.words
         if words is not None:
             words = united(words, groups.offsets, groups.members)
@@ -162,18 +169,16 @@ class Embedder(nn.Module):
     @torch.no_grad()
     def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
         """Mean output of each encoder over a point's descriptors, (n, Σ widths); NaN where there are none."""
-        training = self.training
-        self.eval()
         found = [torch.zeros(0, sum(self.widths), device=self.device)]
-        for start in range(0, len(groups), batch):
-            points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-            part = features.batch(groups.take(points)).to(self.device)
-            empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
-            seen = [_mean(part.text, partial(self._run, self.text), empty[0])]
-            if self.vision is not None:
-                seen.append(_mean(part.image, self._evidence, empty[1]))
-            found.append(torch.cat(seen, dim=1))
-        self.train(training)
+        with self._at_rest():
+            for start in range(0, len(groups), batch):
+                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
+                part = features.batch(groups.take(points)).to(self.device)
+                empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
+                seen = [_mean(part.text, partial(self._run, self.text), empty[0])]
+                if self.vision is not None:
+                    seen.append(_mean(part.image, self._evidence, empty[1]))
+                found.append(torch.cat(seen, dim=1))
         return torch.cat(found)
 
     def _evidence(self, part: Part) -> Tensor:

@@ -97,7 +97,8 @@ class VisionEncoder(nn.Module):
             return values[:, : self.width]
         if self.depth == "all":
             return self._pool(self.network(pixel_values=self._normalise(values)))
-        pixels = values.new_zeros(len(values), 3, self.size, self.size)  # only their shape is read
+        like = next(self.network.parameters())
+        pixels = like.new_zeros(1).expand(len(values), 3, self.size, self.size)  # only their shape is read
         return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
 
     def evidence(self, values: Tensor, lengths: Tensor) -> Tensor:
@@ -106,9 +107,9 @@ class VisionEncoder(nn.Module):
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         """(n, S, S, 3) uint8 → (n, 3, S, S), channels last in memory."""
-        device = next(self.network.parameters()).device
-        mean, std = torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
-        return ((pixels.to(device).float() - mean) / std).permute(0, 3, 1, 2)
+        like = next(self.network.parameters())
+        mean, std = torch.tensor(self.mean, device=like.device), torch.tensor(self.std, device=like.device)
+        return ((pixels.to(like.device).float() - mean) / std).to(like.dtype).permute(0, 3, 1, 2)
 
     def _pool(self, output: Any) -> Tensor:
         if hasattr(output, "image_embeds"):

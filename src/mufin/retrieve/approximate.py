@@ -19,17 +19,18 @@ from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
 from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, first_fetch
 
-GRAPH = 1_000_000  # up to here HNSW over 8-bit vectors; beyond, IVF-PQ FastScan, which builds much sooner
+GRAPH = 20_000  # up to here HNSW over 8-bit vectors: too few to learn lists and codes from
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
-COARSE = 4  # 4-bit codes misplace their neighbours: this many times more are scored again
+COARSE, MORE = 3, 1000  # 4-bit codes misplace their neighbours: of n wanted, 3 n + 1000 are scored again
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.01  # above the recall asked for: the check sees a sample only
 BREADTH = (
     100  # efConstruction: with the 40 of faiss more is missed at the same effort, 200 builds half as fast
 )
+POINTS, ROUNDS = 40, 8  # of k-means: entries a list (faiss wants 39), and passes; more finds nothing more
 EFFORTS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # efSearch
-PROBES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # nprobe
+PROBES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # nprobe
 
 
 class ApproximateIndex:
@@ -91,7 +92,7 @@ class ApproximateIndex:
 
     def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last."""
-        many = n if self._is_graph else COARSE * n
+        many = n if self.is_graph else min(COARSE * n + MORE, self.n_entries)
         with _threads(1 if len(queries) == 1 else None):
             _, found = self.faiss.search(_numpy(queries), many, params=self._parameters(many))
         entries = torch.from_numpy(found).to(queries.device)
@@ -129,20 +130,21 @@ class ApproximateIndex:
         return index
 
     @property
-    def _is_graph(self) -> bool:
+    def is_graph(self) -> bool:
+        """HNSW; lists of codes otherwise."""
         return hasattr(self.faiss, "hnsw")
 
     def _parameters(self, n: int) -> Any:
         """How hard to search for n entries."""
-        if self._is_graph:
+        if self.is_graph:
             return _faiss().SearchParametersHNSW(efSearch=max(n, self.faiss.hnsw.efSearch))
         return _faiss().SearchParametersIVF(nprobe=self.faiss.nprobe)
 
     def _tune(self, recall: float, queries: Tensor, k: int = 100) -> None:
         """Take the least effort that reaches the recall of k labels."""
         truth = self.exact.search(queries, k).labels
-        for effort in EFFORTS if self._is_graph else PROBES:
-            if self._is_graph:
+        for effort in EFFORTS if self.is_graph else PROBES:
+            if self.is_graph:
                 self.faiss.hnsw.efSearch = effort
             else:
                 self.faiss.nprobe = effort
@@ -160,17 +162,19 @@ def _build(entries: Entries) -> Any:
     """The faiss index for inner products over the entries."""
     faiss = _faiss()
     n, width = entries.vectors.shape
-    if n <= GRAPH:
-        how = "HNSW32,SQ8"
-    else:
-        lists = 2 ** round(np.log2(4 * n**0.5))
-        how = f"IVF{lists},PQ{width // 2 if width % 2 == 0 else width}x4fs"
+    lists = min(round(2 * n**0.5), n // POINTS)
+    how = "HNSW32,SQ8" if n <= GRAPH else f"IVF{lists},PQ{width // 2 if width % 2 == 0 else width}x4fs"
     index = faiss.index_factory(width, how, faiss.METRIC_INNER_PRODUCT)
-    if hasattr(index, "hnsw"):
-        index.hnsw.efConstruction = BREADTH
     vectors = _numpy(entries.vectors)
+    if n <= GRAPH:
+        index.hnsw.efConstruction = BREADTH
+        some = vectors
+    else:
+        index.cp.niter, index.cp.max_points_per_centroid = ROUNDS, POINTS
+        chosen = np.random.default_rng(0).choice(n, min(n, POINTS * lists), replace=False)
+        some = vectors[np.sort(chosen)]
     if n:
-        index.train(vectors)
+        index.train(some)
         index.add(vectors)
     return index
 

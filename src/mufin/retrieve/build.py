@@ -11,10 +11,11 @@ from mufin.errors import UsageError
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
+from mufin.retrieve.scan import ScanIndex
 from mufin.retrieve.shortlist import Shortlist
 
 How = Literal["auto", "exact", "approximate"]
-FEW = 200_000  # entries that exact search on a CPU serves in a few milliseconds
+FEW = 50_000  # entries that exact search on a CPU serves in a few milliseconds
 
 
 class Index(Protocol):
@@ -40,7 +41,15 @@ def build_index(entries: Entries, how: How = "auto", queries: Tensor | None = No
             small = len(entries) <= FEW or entries.vectors.is_cuda
             return build_index(entries, "exact" if small else "approximate", queries)
         case "exact":
-            return ExactIndex(entries)
+            return ScanIndex(entries) if entries.vectors.is_cuda else ExactIndex(entries)
         case "approximate":
             return ApproximateIndex(entries, queries=queries)
     raise UsageError(f"an index is 'auto', 'exact' or 'approximate', not {how!r}")
+
+
+def on_cpu(index: Index | None, entries: Entries, how: How, queries: Tensor | None) -> Index:
+    """What serves these entries on a CPU: the index that is there, or another where that needs a GPU."""
+    if index is not None and not entries.vectors.is_cuda:
+        return index
+    held = Entries(entries.vectors.cpu(), entries.labels.cpu(), entries.n_labels)
+    return build_index(held, how, None if queries is None else queries.cpu())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
+from mufin.retrieve.approximate import SAMPLE
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
 
@@ -50,11 +51,31 @@ class Memory:
     def to(self, device: torch.device) -> Memory:
         return Memory(self.keys.to(device), self.offsets.to(device), self.labels.to(device), self.words)
 
+    @property
+    def entries(self) -> Entries:
+        """Each key is its own label here: what is found are points."""
+        return Entries(self.keys, torch.arange(len(self), device=self.keys.device), len(self))
+
     @cached_property
     def index(self) -> Index:
-        """Each key is its own label here: what is found are points."""
-        rows = torch.arange(len(self), device=self.keys.device)
-        return build_index(Entries(self.keys, rows, len(self)))
+        """Built when it is first asked, unless it was read from a file."""
+        return build_index(self.entries, queries=self.sample())
+
+    @property
+    def built(self) -> Index | None:
+        """The index, if there is one already."""
+        return self.__dict__.get("index")
+
+    def with_index(self, index: Index) -> Memory:
+        """The same memory with an index over `entries` that was built before."""
+        copy = replace(self)
+        copy.__dict__["index"] = index  # where a cached property is kept
+        return copy
+
+    def sample(self) -> Tensor | None:
+        """Some keys, for indexes to tune themselves to."""
+        step = max(1, len(self) // SAMPLE)
+        return self.keys[::step][:SAMPLE] if len(self) else None
 
     def votes(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
         """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ).

@@ -40,8 +40,8 @@ def read_columns(path: Path, names: list[str]) -> pa.Table:
     return table
 
 
-def keeps_pictures(path: Path) -> bool:
-    """True when the pictures stay in the file: their uncompressed bytes are more than LAZY_BYTES."""
+def keeps_pictures(path: Path, most: int | None = None) -> bool:
+    """True when the pictures stay in the file: they are more than `most` bytes, else LAZY_BYTES."""
     with _explained(path):
         file = pq.ParquetFile(path)
         schema, metadata = file.schema_arrow, file.metadata
@@ -50,7 +50,9 @@ def keeps_pictures(path: Path) -> bool:
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         chunks = [group.column(j) for group in groups for j in range(group.num_columns)]
         ours = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == "images"]
-        return int(sum(chunk.total_uncompressed_size for chunk in ours)) > LAZY_BYTES
+        return int(sum(chunk.total_uncompressed_size for chunk in ours)) > (
+            LAZY_BYTES if most is None else most
+        )
 
 
 def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
