@@ -15,6 +15,7 @@ from mufin.data.sets import Questions
 from mufin.encode.features import Groups
 from mufin.evaluate.score import answer
 from mufin.rank.affinity import START, Affinity, Side
+from mufin.rank.pairs import FLOOR, WIDTH, Pairs
 from mufin.zeroshot import parts, scores
 
 rng = np.random.default_rng(5)
@@ -33,15 +34,18 @@ def fitted(evidence: torch.Tensor, pairs: list[tuple[int, int]], blocks: list[in
     return Affinity.fit(side, side, x, x, relevance)
 
 
-def identity(k: int) -> Side:
-    return Side(torch.zeros(k), torch.eye(k), torch.zeros(k))
+def plain(correlation: torch.Tensor) -> Affinity:
+    """Evidence as coordinates, one remembered pair: whatever is near it is as near to chance."""
+    k = len(correlation)
+    side, pair = Side(torch.zeros(k), torch.eye(k), torch.zeros(k)), torch.zeros(1, k)
+    return Affinity(side, side, correlation, Pairs(pair, pair, torch.ones(1)), torch.tensor(START))
 
 
 def test_the_formula_against_densities() -> None:
     """f = log p(x, z) − log p(x) − log p(z), coordinate by coordinate."""
     r = torch.tensor([0.9, 0.5, 0.0])
     x, z = gaussian(4, 3), gaussian(5, 3)
-    found = Affinity(identity(3), identity(3), r, torch.tensor(START)).score(x, z)
+    found = plain(r).score(x, z) - math.log(1 + FLOOR)
     normal = torch.distributions.MultivariateNormal
     for i in range(4):
         for j in range(5):
@@ -52,6 +56,22 @@ def test_the_formula_against_densities() -> None:
                 expected += float(normal(torch.zeros(2), both).log_prob(pair))
                 expected += float((pair.square() / 2).sum()) + math.log(2 * math.pi)
             assert float(found[i, j]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_remembered_pairs_against_a_loop() -> None:
+    x, z = gaussian(3, 2), gaussian(4, 2)
+    points, labels, weight = gaussian(6, 2), gaussian(6, 2), torch.rand(6) + 0.1
+    weights = csr_matrix((weight.numpy(), (np.arange(6), np.arange(6))), shape=(6, 6))
+    found = Pairs.of(points, labels, weights).score(x, z)
+    share = weight / weight.sum()
+    for i in range(3):
+        for j in range(4):
+            of_x = [math.exp(-float((x[i] - p).square().sum()) / WIDTH) for p in points]
+            of_z = [math.exp(-float((z[j] - p).square().sum()) / WIDTH) for p in labels]
+            both = sum(float(w) * a * b for w, a, b in zip(share, of_x, of_z, strict=True))
+            apart = sum(float(w) * a for w, a in zip(share, of_x, strict=True))
+            apart *= sum(float(w) * b for w, b in zip(share, of_z, strict=True))
+            assert float(found[i, j]) == pytest.approx(math.log(both / apart + FLOOR), abs=1e-3)
 
 
 def complements(n: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -113,7 +133,7 @@ def test_few_pairs_say_little() -> None:
 
 
 def test_the_mixture_follows_what_decides_and_stays_where_nothing_does() -> None:
-    affinity = Affinity(identity(1), identity(1), torch.zeros(1), torch.tensor(START))
+    affinity = plain(torch.zeros(1))
     known = gaussian(300, 10, 3) * torch.tensor([0.1, 0.1, 1.0])
     relevant = known[..., 0] == known[..., 0].amax(1, keepdim=True)  # the classifier knows it all
     learnt = affinity.learnt(known, relevant, ~relevant).mixture

@@ -16,9 +16,11 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.rank.fusion import softmax_weights
+from mufin.rank.pairs import Pairs
 
 COMPONENTS = 128  # principal components kept of each encoder's output
 SHRINKAGE = 0.3  # of a covariance towards the sphere
+NEAR = 24  # strongest correlations that remembered pairs are compared by
 CLOSEST = 0.95  # a correlation of 1 would weigh infinitely
 PARTS = ("classifier", "similarity", "affinity")
 START = (0.0, 0.0, 1.0)  # affinity is a log odds: by itself it needs no weight
@@ -54,11 +56,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Affinity:
-    """f = log p(x, z) / (p(x) p(z)) = Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²)."""
+    """f = log p(x, z) / (p(x) p(z)) twice, added: by a Gaussian and by the remembered pairs around x and z.
+
+    The Gaussian's is Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²).
+    """
 
     points: Side
     labels: Side
-    correlation: Tensor  # ρ (k,)
+    correlation: Tensor  # ρ (k,), falling
+    pairs: Pairs
     mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
 
     @classmethod
@@ -77,10 +83,11 @@ class Affinity:
         )
         across = x.T @ torch.from_numpy(pairs @ z.numpy())
         left, correlation, right = torch.linalg.svd(white_x @ across @ white_z, full_matrices=False)
+        turn_x, turn_z, correlation = white_x @ left, white_z @ right.T, correlation.clamp(max=CLOSEST)
+        near_x, near_z = (_near(c, correlation).float() for c in (x @ turn_x, z @ turn_z))
         return cls(
-            points.turned(mean_x.float(), (white_x @ left).float()),
-            labels.turned(mean_z.float(), (white_z @ right.T).float()),
-            correlation.clamp(max=CLOSEST).float(), torch.tensor(START),
+            points.turned(mean_x.float(), turn_x.float()), labels.turned(mean_z.float(), turn_z.float()),
+            correlation.float(), Pairs.of(near_x, near_z, pairs), torch.tensor(START),
         )  # fmt: skip
 
     def score(self, points: Tensor, labels: Tensor) -> Tensor:
@@ -89,11 +96,12 @@ class Affinity:
         rest = 1 - r.square()
         alone = r.square() / (2 * rest)
         together = (x * r / rest) @ z.T
-        return together - (x.square() @ alone)[:, None] - z.square() @ alone - rest.log().sum() / 2
+        gaussian = together - (x.square() @ alone)[:, None] - z.square() @ alone - rest.log().sum() / 2
+        return gaussian + self.pairs.score(_near(x, r), _near(z, r))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """What a model folder keeps."""
-        for name in ("points", "labels"):
+        for name in ("points", "labels", "pairs"):
             yield from ((f"{name}.{key}", tensor) for key, tensor in vars(getattr(self, name)).items())
         yield from (("correlation", self.correlation), ("mixture", self.mixture))
 
@@ -102,7 +110,8 @@ class Affinity:
         """From what `tensors` gave."""
         keys = ("mean", "basis", "shift")
         points, labels = (Side(*(tensors[f"{name}.{key}"] for key in keys)) for name in ("points", "labels"))
-        return cls(points, labels, tensors["correlation"], tensors["mixture"])
+        pairs = Pairs(*(tensors[f"pairs.{key}"] for key in ("points", "labels", "weight")))
+        return cls(points, labels, tensors["correlation"], pairs, tensors["mixture"])
 
     def mixed(self, parts: Tensor) -> Tensor:
         """s (B, C) of the parts (B, C, 3)."""
@@ -112,6 +121,11 @@ class Affinity:
         """With the mixture that ranks relevant labels without training above negative ones, (B, C) bool."""
         start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
         return replace(self, mixture=softmax_weights(parts, relevant, negative, start, scale).cpu())
+
+
+def _near(coordinates: Tensor, correlation: Tensor) -> Tensor:
+    """The coordinates that tell most of the other side, by how much they tell."""
+    return coordinates[:, :NEAR] * correlation[:NEAR].sqrt()
 
 
 def _principal(centred: Tensor) -> Tensor:
