@@ -78,12 +78,13 @@ def curves(results: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
 
 
 def plot(files: dict[str, dict[str, Any]], path: Path) -> None:
-    """Cost against the number of labels, a panel a device, both axes logarithmic."""
+    """Cost against the number of labels, a panel a device that has any, both axes logarithmic."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot as plt
 
+    files = {name: results for name, results in files.items() if curves(results)}
     figure, panels = plt.subplots(1, len(files), figsize=(5.5 * len(files), 4), squeeze=False)
     for panel, results in zip(panels[0], files.values(), strict=True):
         for label, points in curves(results).items():
@@ -99,7 +100,7 @@ def main(folder: str = "benchmarks/results") -> None:
     files = {path.stem: json.loads(path.read_text()) for path in sorted(Path(folder).glob("speed-*.json"))}
     for name, results in files.items():
         (Path(folder) / f"{name}.md").write_text(page(results), "utf-8")
-    if files:
+    if any(curves(results) for results in files.values()):
         plot(files, Path(folder) / "speed.svg")
 
 

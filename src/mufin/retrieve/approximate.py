@@ -22,7 +22,7 @@ from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, firs
 GRAPH = 20_000  # up to here HNSW over 8-bit vectors: too few to learn lists and codes from
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
-COARSE, MORE = 3, 1000  # 4-bit codes misplace their neighbours: of n wanted, 3 n + 1000 are scored again
+COARSE, MORE = 3, 8  # 4-bit codes misplace neighbours: of n wanted, 3 n and 8 a list are scored again
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.01  # above the recall asked for: the check sees a sample only
 BREADTH = (
@@ -30,7 +30,28 @@ BREADTH = (
 )
 POINTS, ROUNDS = 40, 8  # of k-means: entries a list (faiss wants 39), and passes; more finds nothing more
 EFFORTS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # efSearch
-PROBES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # nprobe
+PROBES = (
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+    640,
+    768,
+    1024,
+)  # nprobe
 
 
 class ApproximateIndex:
@@ -92,7 +113,7 @@ class ApproximateIndex:
 
     def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last."""
-        many = n if self.is_graph else min(COARSE * n + MORE, self.n_entries)
+        many = n if self.is_graph else min(COARSE * n + MORE * self.faiss.nprobe, self.n_entries)
         with _threads(1 if len(queries) == 1 else None):
             _, found = self.faiss.search(_numpy(queries), many, params=self._parameters(many))
         entries = torch.from_numpy(found).to(queries.device)
