@@ -71,7 +71,7 @@ class Process:
         return self.process.returncode, errors
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """Wait for something to be true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

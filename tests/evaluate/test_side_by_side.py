@@ -149,7 +149,7 @@ def test_questions_are_answered_by_a_model_of_the_sets_and_by_peers(
     (tmp_path / "shop" / "fitb_small.jsonl").write_text(json.dumps(asked) + "\n")
     shop = Catalogue.read(tmp_path / "shop")
     monkeypatch.setattr(accuracy, "settings_of", lambda *_: tiny_config)
-    for row in ("default", "attribute pairs", "TF-IDF similarity"):
+    for row in ("fast", "attribute pairs", "TF-IDF similarity"):
         found = accuracy.measure(accuracy.Job("fitb", row, 0), shop, tmp_path, "cpu")
         assert found["fitb_small"] in (0, 100), row
     assert found.keys() == {"seconds", "fitb_small"}

@@ -15,7 +15,7 @@ from made import picture
 
 DECODED = "image => image.decode().then(() => image.naturalWidth)"
 
-pytest_plugins = ["serve.browser"]
+pytest_plugins = ["browsing"]
 
 DROP = """async ([data, kind]) => {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));

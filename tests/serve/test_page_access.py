@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-pytest_plugins = ["serve.browser"]
+pytest_plugins = ["browsing"]
 
 VIEWS = {
     "empty": ("", ".tiles a"),

@@ -11,7 +11,7 @@ from made import picture
 
 DECODED = "image => image.decode().then(() => image.naturalWidth)"
 
-pytest_plugins = ["serve.browser"]
+pytest_plugins = ["browsing"]
 
 
 def file(colour: str = "yellow") -> dict[str, object]:

@@ -36,7 +36,9 @@ def pack(model: Mufin) -> int:
         return 0
     found = [
         (parent, name, child)
-        for parent in model.embedder.modules()
+        for encoder in (model.embedder.text, model.embedder.vision)
+        if encoder is not None
+        for parent in encoder.modules()
         for name, child in parent.named_children()
         if type(child) is nn.Linear and child.weight.numel() >= SMALL and child.weight.dtype == torch.float32
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mufin import Config
 
-ARTEFACTS = Path(__file__).resolve().parents[2] / ".artefacts" / "page"
+ARTEFACTS = Path(__file__).resolve().parents[1] / ".artefacts" / "page"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DESK = {"viewport": {"width": 1280, "height": 860}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
