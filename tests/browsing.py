@@ -25,7 +25,7 @@ DESK = {"viewport": {"width": 1280, "height": 860}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 # How the browser itself tells of an answer that is an error; the status follows.
 REFUSED = "Failed to load resource: the server responded with a status of "
-PATIENCE = 30_000  # milliseconds: on a busy machine the first map alone takes 7 s
+PATIENCE = 120_000  # milliseconds: on a busy machine the first map alone may take half a minute
 SHELVES = 60  # labels without training, so that there is more than one page of them
 
 
