@@ -116,7 +116,7 @@ class Batcher(Generic[Ask]):
 
     def _batch(self, jobs: list[_Job[Ask]]) -> list[tuple[_Job[Ask], Any]]:
         self.metrics.batch(sum(job.weight for job in jobs))
-        answers = _attempt(lambda: self.answer([job.ask for job in jobs]))  # type: ignore[misc]
+        answers = _attempt(lambda: self.answer([job.ask for job in jobs]))  # type: ignore[misc]  # called at once
         if isinstance(answers, BaseException):
             answers = [answers] * len(jobs)
         return list(zip(jobs, answers, strict=True))

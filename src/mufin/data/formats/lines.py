@@ -89,7 +89,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes, int]]:
     line, rest = 1, b""
     try:
         with path.open("rb") as raw:
-            file: BinaryIO = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw  # type: ignore[assignment]
+            file: BinaryIO = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw  # type: ignore[assignment]  # a file too
             while chunk := file.read(BLOCK):
                 cut = chunk.rfind(b"\n") + 1
                 if not cut:

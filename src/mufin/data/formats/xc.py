@@ -182,7 +182,7 @@ def read_pairs(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _opened(path: Path) -> gzip.GzipFile:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # both are files
 
 
 def _filter(path: Path, points: pa.ChunkedArray, labels: pa.ChunkedArray) -> Iterator[pa.Table]:
