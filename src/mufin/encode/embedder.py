@@ -27,9 +27,6 @@ from mufin.progress import Progress
 class Embedder(nn.Module):
     """X̂¹ = A_S(X̂⁰), X̂⁰ one row a descriptor: P(E_T(text)) or P(E_V(picture)), P the projection to D."""
 
-    words: Words | None = None
-    token_projection: nn.Linear | None = None  # of pictures, for early fusion
-
     def __init__(self, config: Config, folder: Path | None = None) -> None:
         """Pre-trained encoders, or those whose layout lies in `folder` (weights are filled in later)."""
         super().__init__()
@@ -41,8 +38,7 @@ class Embedder(nn.Module):
         if config.modalities != "text":
             self.vision = VisionEncoder(config.vision, folder and folder / "vision")
             self.image_projection = _projection(settings.projection, self.vision.width, self.dim)
-        if config.text.words:
-            self.words = Words()
+        self.words = Words() if config.text.words else None
         self.dropout = nn.Dropout(settings.input_dropout)
         self.self_attention: nn.Module
         match settings.attention:
@@ -56,6 +52,7 @@ class Embedder(nn.Module):
                 self.self_attention = Sum()
             case "none":
                 self.self_attention = nn.Identity()
+        self.token_projection: nn.Linear | None = None  # of pictures, for early fusion
         if settings.fusion == "early" and self.vision is not None:
             self.token_projection = nn.Linear(self.vision.width, self.text.width)
 
