@@ -22,7 +22,7 @@ from torch import nn
 from mufin.config import Config
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
-from mufin.encode.ragged import Ragged
+from mufin.ragged import Ragged
 from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.shortlist import Shortlist

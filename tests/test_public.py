@@ -27,6 +27,7 @@ STAGES = [
         "config",
         "folder",
         "tensors",
+        "ragged",
         "demo",
     ],
     ["data"],

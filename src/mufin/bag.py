@@ -56,7 +56,8 @@ class PackedBags:
         if not len(self.rows):
             return Bag(self.rows.new_zeros(*mask.shape, self.rows.shape[1]), mask)
         position = (start[..., None] + slot).where(mask, 0)
-        return Bag(self.rows[position].masked_fill_(~mask[..., None], 0.0), mask)
+        # an embedding is the fastest way to gather rows
+        return Bag(F.embedding(position, self.rows).masked_fill_(~mask[..., None], 0.0), mask)
 
     def vectors(self, block: int = 65536) -> Tensor:
         """x̂ of every bag, (n, D)."""

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
-from torch.nn import functional as F
+
+from mufin.ragged import ranges
 
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
@@ -22,32 +23,51 @@ def eligible_votes(
 ) -> tuple[Tensor, Tensor]:
     """The `width` largest votes (B, V) for labels that may be shown; −1 and 0 elsewhere."""
     shown = (voted >= 0) & allowed[voted.clamp(min=0)]
-    if exclude is not None and exclude.nnz:
+    if exclude is not None and exclude.nnz and voted.numel():
         shown &= ~marked(voted, exclude)
     order = torch.where(shown, votes, -1.0).argsort(dim=1, descending=True, stable=True)[:, :width]
     kept = shown.gather(1, order)
-    labels, votes = voted.gather(1, order).where(kept, -1), votes.gather(1, order).where(kept, 0.0)
-    missing = width - labels.shape[1]
-    return F.pad(labels, (0, missing), value=-1), F.pad(votes, (0, missing))
+    return voted.gather(1, order).where(kept, -1), votes.gather(1, order).where(kept, 0.0)
 
 
 def overlap(queries: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tensor:
     """⟨v, v_l⟩ (B, K): the words of queries (B, V) and of their candidates (B, K), rows of labels (L, V)."""
     rows = np.maximum(candidates.cpu().numpy(), 0)
-    query = np.repeat(np.arange(len(rows)), rows.shape[1])
-    shared = queries[query].multiply(labels[rows.ravel()]).sum(axis=1)
-    found = torch.from_numpy(np.asarray(shared, np.float32).reshape(rows.shape)).to(candidates.device)
-    return found.masked_fill(candidates < 0, 0.0)
+    found = np.zeros(rows.shape, np.float32)
+    spread = np.zeros(queries.shape[1], np.float32)  # one query at a time, zero where it has no word
+    for query, chosen in enumerate(rows):
+        own = slice(queries.indptr[query], queries.indptr[query + 1])
+        spread[queries.indices[own]] = queries.data[own]
+        lengths = labels.indptr[chosen + 1] - labels.indptr[chosen]
+        place = ranges(labels.indptr[chosen], lengths)
+        shared = spread[labels.indices[place]] * labels.data[place]
+        found[query] = np.bincount(np.repeat(np.arange(len(chosen)), lengths), shared, len(chosen))
+        spread[queries.indices[own]] = 0
+    return torch.from_numpy(found).to(candidates.device).masked_fill(candidates < 0, 0.0)
 
 
-def merge(shortlist: Tensor, voted: Tensor, votes: Tensor) -> tuple[Tensor, Tensor]:
-    """Shortlist (B, R) and voted labels (B, V) as unique candidates (B, R + V), and the votes of each.
+def merge(shortlist: Tensor, *voted: tuple[Tensor, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Shortlist (B, R) and labels voted for in several ways (B, V) as unique candidates (B, K), R of them
+    first; and the votes of each way for each, (B, K).
 
-    >>> merge(torch.tensor([[4, 7]]), torch.tensor([[7, 2]]), torch.tensor([[0.75, 0.25]]))
-    (tensor([[ 4,  7, -1,  2]]), tensor([[0.0000, 0.7500, 0.0000, 0.2500]]))
+    >>> merge(torch.tensor([[4, 7]]), (torch.tensor([[7, 2]]), torch.tensor([[0.75, 0.25]])))
+    (tensor([[4, 7, 2]]), [tensor([[0.0000, 0.7500, 0.2500]])])
     """
-    same = (shortlist[:, :, None] == voted[:, None, :]) & (shortlist >= 0)[:, :, None]  # (B, R, V)
-    known = same.any(dim=1)  # (B, V): already in the shortlist
-    of_shortlist = (same * votes[:, None, :]).sum(dim=2)
-    labels = torch.cat([shortlist, voted.masked_fill(known, -1)], dim=1)
-    return labels, torch.cat([of_shortlist, votes.masked_fill(known, 0.0)], dim=1)
+    every = torch.cat([shortlist, *(labels for labels, _ in voted)], dim=1)
+    # Of equal labels the earliest stands for all; sorted, they lie side by side.
+    ordered, place = every.sort(dim=1, stable=True)
+    fresh = torch.ones_like(ordered, dtype=torch.bool)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    columns = torch.arange(every.shape[1], device=every.device)
+    begun = columns.where(fresh, 0).cummax(dim=1).values  # where the run of each label starts
+    owner = torch.empty_like(place).scatter_(1, place, place.gather(1, begun))  # (B, R + ΣV)
+    labels = every.masked_fill(owner != columns, -1)
+    votes, last = [], shortlist.shape[1]
+    for some, cast in voted:
+        first, last = last, last + some.shape[1]
+        votes.append(torch.zeros(every.shape, device=cast.device).scatter_add_(1, owner[:, first:last], cast))
+    # Behind the shortlist mostly −1 is left: what is there moves to the left, and columns of nothing go.
+    there = labels[:, shortlist.shape[1] :] >= 0
+    kept = there.sort(dim=1, descending=True, stable=True).indices[:, : int(there.sum(1).max())]
+    kept = torch.cat([columns[: shortlist.shape[1]].expand(len(every), -1), kept + shortlist.shape[1]], dim=1)
+    return labels.gather(1, kept), [cast.gather(1, kept) for cast in votes]

@@ -43,13 +43,13 @@ class Labels:
         z, some = self.bags.take(rows), rows.clamp(min=0)  # (B, K, n, D)
         best = torch.full(rows.shape, -torch.inf, device=x.device)
         if "bag" in kinds:
-            own = torch.einsum("bd,bknd->bkn", x, F.normalize(z.values, dim=-1))
+            own = torch.einsum("bd,bknd->bkn", x, z.values) / z.values.norm(dim=-1).clamp(min=1e-12)
             best = torch.maximum(best, own.masked_fill(~z.mask, -torch.inf).amax(dim=-1))
         if "vector" in kinds:
             own = torch.einsum("bd,bkd->bk", x, z.vector())
             best = torch.maximum(best, own.masked_fill(~z.mask.any(-1), -torch.inf))
         if "centroid" in kinds:
-            own = torch.einsum("bd,bkd->bk", x, self.centroids[some])
+            own = torch.einsum("bd,bkd->bk", x, F.embedding(some, self.centroids))
             best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
         return best.masked_fill(rows < 0, -torch.inf)
 

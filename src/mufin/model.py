@@ -21,10 +21,10 @@ from mufin.data.items import Items
 from mufin.data.thumbnails import thumbnails
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
-from mufin.encode.ragged import offsets_of
 from mufin.errors import UsageError
 from mufin.hits import Hit, Ranked
 from mufin.labels import Labels
+from mufin.ragged import offsets_of
 from mufin.rank.affinity import Affinity
 from mufin.rank.fusion import PAPER_BETA, Fusion, Parts
 from mufin.rank.ranker import Ranker
@@ -117,20 +117,16 @@ class Mufin:
             found = self.index.search(vector, width, hidden, allowed)
             words = None if bags.words is None else bags.words[rows.cpu().numpy()]
             labels, similarity = found.labels, found.similarity
-            near = like = torch.zeros_like(similarity)
-            if len(self.memory):
-                voted = self.memory.votes(vector, memory.neighbours, memory.temperature)
-                labels, near = merge(labels, *eligible_votes(*voted, shortlist, hidden, allowed))
-                like = torch.zeros_like(near)
+            voted = [self.memory.votes(vector, memory.neighbours, memory.temperature)]
             if words is not None and self.memory.words is not None:
-                voted = self.memory.votes_by_words(words, memory.neighbours, memory.word_temperature)
-                labels, like = merge(labels, *eligible_votes(*voted, shortlist, hidden, allowed))
-                near = F.pad(near, (0, labels.shape[1] - near.shape[1]))
+                voted.append(self.memory.votes_by_words(words, memory.neighbours, memory.word_temperature))
+            shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
+            labels, votes = merge(labels, *shown)
             if labels.shape[1] > width:
                 further = self.labels.similarity(vector, labels[:, width:], self.config.retrieve.entries)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
-            yield labels, self._parts(x, words, labels, similarity, (near, like))
+            yield labels, self._parts(x, words, labels, similarity, votes)
 
     def _parts(
         self,
@@ -138,16 +134,17 @@ class Mufin:
         words: csr_matrix | None,
         labels: Tensor,
         similarity: Tensor,
-        votes: tuple[Tensor, Tensor],
+        votes: list[Tensor],
     ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
         nothing = Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         z = self.labels.bags.take(labels) if self.ranker.adapts else nothing
-        classifier = self.ranker(x, z, self.labels.weights[rows])
+        classifier = self.ranker(x, z, F.embedding(rows, self.labels.weights))
         shared = torch.zeros_like(similarity)
         if words is not None and self.labels.bags.words is not None:
             shared = overlap(words, self.labels.bags.words, labels)
-        return Parts(classifier, similarity, *votes, shared, self.labels.frequency[rows], labels >= 0)
+        near, like = [*votes, torch.zeros_like(similarity)][:2]
+        return Parts(classifier, similarity, near, like, shared, self.labels.frequency[rows], labels >= 0)
 
     def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
         """The k candidates of the highest score."""

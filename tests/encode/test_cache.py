@@ -20,8 +20,8 @@ from mufin.encode import cache
 from mufin.encode.cache import FeatureCache, key
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.encode.ragged import Ragged
 from mufin.encode.text import TextEncoder
+from mufin.ragged import Ragged
 
 
 @pytest.fixture(autouse=True)

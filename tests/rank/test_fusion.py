@@ -98,9 +98,11 @@ def test_candidates_are_unique_and_eligible() -> None:
     hidden = csr_matrix(([True], ([0], [2])), shape=(1, 9))
     shown, weights = eligible_votes(voted, votes, 3, hidden, allowed)
     assert shown.tolist() == [[7, -1, -1]]
-    labels, memory = merge(torch.tensor([[4, 7]]), shown, weights)
-    assert labels[0, :2].tolist() == [4, 7]
-    assert memory[0, :2].tolist() == [0.0, 0.5]
+    further = torch.tensor([[8, 7, -1]]), torch.tensor([[0.5, 0.25, 0.0]])
+    labels, (memory, words) = merge(torch.tensor([[4, 7]]), (shown, weights), further)
+    assert labels.tolist() == [[4, 7, 8]]
+    assert memory.tolist() == [[0.0, 0.5, 0.0]]
+    assert words.tolist() == [[0.0, 0.25, 0.5]]
     assert marked(torch.tensor([[2, 3, -1]]), hidden).tolist() == [[True, False, False]]
 
 

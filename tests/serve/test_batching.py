@@ -190,3 +190,20 @@ def test_calls_run_in_the_same_thread_between_batches() -> None:
     thread, (error,) = asyncio.run(main())
     assert slow.threads == {thread}
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_two_threads_share_what_comes_and_calls_too() -> None:
+    slow, prepared = Slow(0.05), []
+
+    async def main() -> list[int]:
+        batcher = made(slow, threads=2, prepare=lambda: prepared.append(threading.get_ident()))
+        found = [*await asyncio.gather(*(batcher.ask(n, 1) for n in range(12)))]
+        found += await asyncio.gather(*(batcher.ask(n, 1) for n in range(12)))
+        assert await batcher.call(lambda: 5) == 5
+        await batcher.close()
+        return found
+
+    assert asyncio.run(main()) == [2 * n for n in [*range(12), *range(12)]]
+    assert slow.threads == {*prepared}
+    assert len(prepared) == 2
+    assert max(map(len, slow.batches)) <= 8

@@ -32,7 +32,9 @@ def serve(
     deadline: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="After which a request is given up.")
     ] = 10.0,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Of the one that computes.")] = 1,
+    threads: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
+    ] = 1,
 ) -> None:
     """Serve a model over HTTP, with a page to try it.
 
@@ -44,7 +46,7 @@ def serve(
       mufin serve runs/shop --catalogue shop/
       MUFIN_TOKEN=… mufin serve runs/shop --host 0.0.0.0 --port 80 --log json
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch and faiss start any
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and faiss start any
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from mufin.serve.limits import Settings
     from mufin.serve.log import set_up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -143,6 +144,10 @@ class Items(Sequence[Item]):
 
     def flat_texts(self) -> tuple[np.ndarray, pa.Array]:
         """Every text that is not blank, once: offsets (n + 1,) int64 and the strings."""
+        return self._flat_texts
+
+    @cached_property
+    def _flat_texts(self) -> tuple[np.ndarray, pa.Array]:
         offsets, flat = flatten(self.texts)
         keep = pc.not_equal(pc.utf8_trim_whitespace(flat), "")
         if not pc.all(keep, min_count=0).as_py():

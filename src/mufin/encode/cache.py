@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mufin.encode.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
 Keys = NDArray[np.uint64]
 SHARD = 4096  # descriptors; also the most that a killed run computes again

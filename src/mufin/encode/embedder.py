@@ -17,11 +17,11 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
-from mufin.encode.ragged import Ints, Ragged
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
 from mufin.encode.words import Words, united
 from mufin.progress import Progress
+from mufin.ragged import Ints, Ragged
 
 
 class Embedder(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mufin.data.items import Items
 from mufin.encode.cache import FeatureCache, key
-from mufin.encode.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
 Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from mufin.bag import Bag
 from mufin.config import Text
 from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
-from mufin.encode.ragged import Ragged
+from mufin.encode.packed import PackedBert
 from mufin.errors import ConfigError
+from mufin.ragged import Ragged
 
 TOGETHER = 64  # texts that go through the network at a time on a CPU
+TOKENIZING = threading.Lock()  # a tokenizer notes in itself how it is called
 LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_length, and safe with a 1 MB text
 
 
@@ -38,11 +41,23 @@ class TextEncoder(nn.Module):
         self.projects = hasattr(self.network, "text_projection")
         self.width: int = config.projection_dim if self.projects else config.hidden_size
         self.cut = Cut(self.network, self.depth, name)
+        self.packed: PackedBert | None = None
         places = _places(config, self.cut.embeddings)
         if places is not None and self.max_length > places:
             raise ConfigError(
                 f"text.max_length = {self.max_length}, but {name} has places for {places} tokens"
             )
+
+    def pack(self, dtype: torch.dtype = torch.float32) -> bool:
+        """Predict on a processor by a faster layout of the same weights, until they are trained again."""
+        if next(self.network.parameters()).device.type == "cpu" and PackedBert.serves(self.network):
+            self.packed = PackedBert(self.network, dtype)
+        return self.packed is not None
+
+    def train(self, mode: bool = True) -> TextEncoder:
+        """Like every module; weights that may change are not those that were packed."""
+        self.packed = None if mode else self.packed
+        return super().train(mode)
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
@@ -54,7 +69,8 @@ class TextEncoder(nn.Module):
         """The frozen part: a (1, H) vector a text if no layer is trained, (T, H) hidden states at the cut, or
         (T,) token ids if every layer is."""
         shortened = [text[:LONGEST_TEXT] for text in texts]
-        ids = self.tokenizer(shortened, truncation=True, max_length=self.max_length)["input_ids"]
+        with TOKENIZING:
+            ids = self.tokenizer(shortened, truncation=True, max_length=self.max_length)["input_ids"]
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
         if self.depth == "all":
             return tokens
@@ -103,6 +119,8 @@ class TextEncoder(nn.Module):
         return self._pool(output.last_hidden_state, lengths)
 
     def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        if self.packed is not None and ids.device.type == "cpu" and not torch.is_grad_enabled():
+            return self.packed(ids, lengths)
         output = self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
         return self._pool(output.last_hidden_state, lengths)
 

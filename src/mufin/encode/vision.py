@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from mufin.config import Vision
 from mufin.data.images import load_batch
 from mufin.encode.network import Cut, Lite0, load_transformer
-from mufin.encode.ragged import Ragged, offsets_of
 from mufin.errors import ConfigError
+from mufin.ragged import Ragged, offsets_of
 
 LITE0 = "efficientnet-lite0"
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}

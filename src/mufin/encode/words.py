@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 from zlib import crc32
 
@@ -12,7 +13,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from mufin.data.items import Items
-from mufin.encode.ragged import Ints, Ragged, ranges
+from mufin.ragged import Ints, Ragged, ranges
 
 HALF = 1 << 17  # columns for words and pairs of words; as many again for character n-grams
 WIDTH = 2 * HALF
@@ -82,6 +83,8 @@ def count(items: Items) -> csr_matrix:
 
 def united(vectors: csr_matrix, offsets: Ints, members: Ints) -> csr_matrix:
     """The vector of each group of items: `members[offsets[i]:offsets[i + 1]]` summed, of length one."""
+    if len(members) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
+        return vectors[members] if (np.diff(members) != 1).any() or members[:1] != 0 else vectors
     groups = csr_matrix(
         (np.ones(len(members), np.float32), members, offsets), (len(offsets) - 1, vectors.shape[0])
     )
@@ -92,6 +95,7 @@ def _words(text: str) -> list[str]:
     return [word[:LONGEST_WORD] for word in WORD.findall(text[:LONGEST_TEXT].lower())]
 
 
+@lru_cache(maxsize=1 << 16)
 def _pieces(word: str) -> Ints:
     """The column of a word, and those of its character n-grams, edges marked.
 

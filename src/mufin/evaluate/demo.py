@@ -14,10 +14,10 @@ from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.split import Split
-from mufin.encode.ragged import Ints
 from mufin.evaluate.baselines import popularity, tfidf_neighbours
 from mufin.evaluate.score import DEPTH, predict
 from mufin.progress import Progress
+from mufin.ragged import Ints
 from mufin.train.fit import fit
 
 METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")

@@ -16,10 +16,10 @@ from mufin.data.items import Items
 from mufin.data.sets import Questions
 from mufin.data.split import Split
 from mufin.encode.features import Features, Groups
-from mufin.encode.ragged import Ints, offsets_of
 from mufin.errors import UsageError
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.ragged import Ints, offsets_of
 from mufin.zeroshot import scores
 
 DEPTH = 100  # labels predicted for each point: R@100 and AUC look that far

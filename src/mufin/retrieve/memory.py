@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,11 +13,10 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
+from mufin.ragged import ranges
 from mufin.retrieve.approximate import SAMPLE
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
-
-WORD_CELLS = 1 << 24  # (query, point) similarities by words held at a time
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,25 @@ class Memory:
     ) -> tuple[Tensor, Tensor]:
         """The same with the points whose words are most like those of queries (B, V)."""
         device = self.keys.device
-        points = torch.full((queries.shape[0], max(1, min(neighbours, len(self)))), -1)
-        logits = torch.full(points.shape, -torch.inf)
-        block = max(1, WORD_CELLS // max(1, len(self)))
-        for start in range(0, queries.shape[0], block):
-            shared = csr_matrix(queries[start : start + block] @ self._by_word)
-            for row, (first, last) in enumerate(pairwise(shared.indptr), start):
-                like = shared.data[first:last]
-                best = np.argsort(-like, kind="stable")[: points.shape[1]]
-                points[row, : len(best)] = torch.from_numpy(shared.indices[first:last][best].astype(np.int64))
-                logits[row, : len(best)] = torch.from_numpy(like[best] / temperature)
-        return self._tally(points.to(device), logits.to(device))
+        points = np.full((queries.shape[0], max(1, min(neighbours, len(self)))), -1)
+        logits = np.full(points.shape, -np.inf, np.float32)
+        for row, like in enumerate(self._likeness(queries)):
+            shared = np.flatnonzero(like)
+            if len(shared) > points.shape[1]:
+                shared = shared[np.sort(np.argpartition(-like[shared], points.shape[1])[: points.shape[1]])]
+            best = shared[np.argsort(-like[shared], kind="stable")]
+            points[row, : len(best)], logits[row, : len(best)] = best, like[best] / temperature
+        return self._tally(torch.from_numpy(points).to(device), torch.from_numpy(logits).to(device))
+
+    def _likeness(self, queries: csr_matrix) -> Iterator[np.ndarray]:
+        """⟨v, v_i⟩ (M,) of each query with all points: only those that have a word of it are looked at."""
+        words = self._by_word
+        for first, last in pairwise(queries.indptr):
+            columns = queries.indices[first:last]
+            lengths = words.indptr[columns + 1] - words.indptr[columns]
+            place = ranges(words.indptr[columns].astype(np.int64), lengths)
+            shares = words.data[place] * np.repeat(queries.data[first:last], lengths)
+            yield np.bincount(words.indices[place], shares, len(self))
 
     @cached_property
     def _by_word(self) -> csr_matrix:

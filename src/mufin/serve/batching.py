@@ -1,9 +1,10 @@
-"""Batching: requests that arrive together share one forward pass, in the one thread that owns the model."""
+"""Batching: requests that arrive together share one forward pass, in one of the threads that compute."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -30,10 +31,10 @@ class _Job(Generic[Ask]):
 
 
 class Batcher(Generic[Ask]):
-    """A bounded queue before one thread.
+    """A bounded queue before a few threads.
 
-    A batch waits for company only where company was there a moment ago: up to `window` seconds, until as
-    many items have come as were in the last batch and behind it. A lone caller therefore never waits.
+    A batch is a thread's fair share of all items on their way. It waits for company only where company was
+    there a moment ago: up to `window` seconds, until that share has come. A lone caller never waits.
     """
 
     def __init__(
@@ -45,33 +46,41 @@ class Batcher(Generic[Ask]):
         queue: int,
         deadline: float,
         metrics: Metrics,
+        threads: int = 1,
+        prepare: Callable[[], Any] = lambda: None,
     ) -> None:
+        """`prepare` is what each thread does first."""
         self.answer, self.metrics = answer, metrics
         self.window, self.size, self.queue, self.deadline = window, size, queue, deadline
         self._jobs: deque[_Job[Ask]] = deque()
-        self._waiting = 0  # items in the queue
-        self._expected = 1.0  # items that usually come together
+        self._waiting = self._running = 0  # items in the queue, and in the threads
+        self._expected = 1.0  # items that a batch usually has
         self._changed = threading.Condition()
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name="mufin-model", daemon=True)
+        self._prepare = prepare
+        self._threads = [
+            threading.Thread(target=self._work, name=f"mufin-model-{n}", daemon=True) for n in range(threads)
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     async def ask(self, ask: Ask, weight: int) -> Any:
         """The answer to `ask`, which counts as `weight` items."""
         return await self._submit(weight, ask=ask)
 
     async def call(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns when the thread of the model runs it."""
+        """What `call` returns when a thread runs it."""
         return await self._submit(1, call=call)
 
     async def close(self) -> None:
-        """Answer what waits, take nothing more, and end the thread."""
+        """Answer what waits, take nothing more, and end the threads."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        await asyncio.to_thread(self._thread.join)
+            self._changed.notify_all()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
 
     @property
     def depth(self) -> int:
@@ -91,15 +100,16 @@ class Batcher(Generic[Ask]):
                 raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
             self._jobs.append(job)
             self._waiting += weight
-            self._changed.notify()
+            self._changed.notify_all()
         try:
             return await asyncio.wait_for(future, self.deadline)
         except TimeoutError:
             raise _late() from None
 
-    # -- the thread ------------------------------------------------------------------------------------------
+    # -- the threads -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        self._prepare()
         while jobs := self._next():
             ready = [job for job in jobs if not job.future.cancelled() and job.deadline > time.monotonic()]
             results: list[tuple[_Job[Ask], Any]] = []
@@ -108,11 +118,15 @@ class Batcher(Generic[Ask]):
             elif ready:
                 results = self._batch(ready)
             results += [(job, _late()) for job in jobs if job not in ready]
-            # Who is answered now may come back at once, to those who came meanwhile: two groups that took
-            # turns would each wait for the other.
-            together = sum(job.weight for job in jobs if job.ask is not None) + self._waiting
-            self._expected = max(together, 0.7 * self._expected)
+            with self._changed:
+                # Who is answered now may come back at once, beside those who came meanwhile.
+                self._expected = max(self._share(), 0.7 * self._expected)
+                self._running -= sum(job.weight for job in jobs)
             _deliver(results)
+
+    def _share(self) -> float:
+        """What each thread gets of all items on their way."""
+        return (self._waiting + self._running) / len(self._threads)
 
     def _batch(self, jobs: list[_Job[Ask]]) -> list[tuple[_Job[Ask], Any]]:
         self.metrics.batch(sum(job.weight for job in jobs))
@@ -124,18 +138,25 @@ class Batcher(Generic[Ask]):
     def _next(self) -> list[_Job[Ask]]:
         """The jobs of the next batch, or one call; nothing when closed and done."""
         with self._changed:
-            while not self._jobs and not self._closing:
-                self._changed.wait()
-            self._wait_for_company()
+            while True:
+                while not self._jobs and not self._closing:
+                    self._changed.wait()
+                self._wait_for_company()
+                if self._jobs:
+                    break  # else another thread has taken them
+                if self._closing:
+                    return []
+            most = min(self.size, math.ceil(self._share()))
             taken: list[_Job[Ask]] = []
             weight = 0
             while self._jobs and not (taken and taken[0].call):
                 head = self._jobs[0]
-                if taken and (head.call or weight + head.weight > self.size):
+                if taken and (head.call or weight + head.weight > most):
                     break
                 taken.append(self._jobs.popleft())
                 weight += head.weight
             self._waiting -= weight
+            self._running += weight
             return taken
 
     def _wait_for_company(self) -> None:

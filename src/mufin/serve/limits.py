@@ -37,4 +37,4 @@ class Settings:
     token: str | None = None  # who knows it may write; None: everybody on this machine may
     writable: bool = True
     local: bool = True  # only names of this machine are answered: a foreign name is an attack on it
-    threads: int = 1  # of torch and faiss
+    threads: int = 1  # that compute, each a batch on one core

@@ -32,13 +32,19 @@ from mufin.serve.shelf import Shelf
 SMALL = 96  # pixels, where a model has no eyes of its own: only to see that it is a picture
 
 
-def pin_threads(threads: int) -> None:
-    """Keep torch and faiss in this thread to so many: a query that wakes all cores is slower, not faster."""
+def stay_on_one_core() -> None:
+    """Keep torch and faiss in this thread to it: a query that wakes all cores is slower, not faster."""
     import faiss
     import torch
 
-    torch.set_num_threads(threads)
-    faiss.omp_set_num_threads(threads)
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+
+
+def _shareable(model: Mufin) -> bool:
+    """Whether several threads may encode at once: layers that are cut are put together by each pass."""
+    encoders = (model.embedder.text, model.embedder.vision)
+    return all(encoder is None or encoder.depth in (0, "all") for encoder in encoders)
 
 
 class Service:
@@ -59,6 +65,8 @@ class Service:
             queue=self.settings.queue,
             deadline=self.settings.deadline,
             metrics=self.metrics,
+            threads=self.settings.threads if _shareable(model) else 1,
+            prepare=stay_on_one_core,
         )
         self.metrics.gauge("mufin_queue_items", "Items that wait for the model", lambda: self.batcher.depth)
         self.metrics.gauge("mufin_labels", "Living labels", lambda: len(self.live.state.labels))
@@ -71,7 +79,6 @@ class Service:
     async def start(self) -> None:
         """Start the threads; the first query is asked here, since it is slow."""
         self.batcher.start()
-        await self.batcher.call(lambda: pin_threads(self.settings.threads))
         white = Image.new("RGB", (self.picture_size, self.picture_size), "white")
         await self.batcher.ask(Ask((Query("", ("a first question",), (white,)),)), 1)
 

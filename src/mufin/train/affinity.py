@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
-from mufin.encode.ragged import Ints
 from mufin.model import Mufin
+from mufin.ragged import Ints
 from mufin.rank.affinity import Affinity, Side
 from mufin.train.data import TrainingData, membership
 from mufin.zeroshot import parts

@@ -12,10 +12,10 @@ from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.thumbnails import thumbnails
-from mufin.encode.ragged import Ints
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.ragged import Ints
 from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mufin.encode.ragged import Ints
+from mufin.ragged import Ints
 
 LEAF = 32  # points that stay together
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from mufin.bag import Bag
-from mufin.encode.ragged import Ints
+from mufin.ragged import Ints
 
 Embed = Callable[[Ints], Bag]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
-from mufin.encode.ragged import Ints, ranges
+from mufin.ragged import Ints, ranges
 
 
 @dataclass(frozen=True)

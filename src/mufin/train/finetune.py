@@ -13,8 +13,8 @@ from torch import Tensor
 from mufin.bag import Bag
 from mufin.config import Config
 from mufin.encode.features import Groups
-from mufin.encode.ragged import Ints
 from mufin.progress import Progress
+from mufin.ragged import Ints
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.batches import clustered, shuffled
 from mufin.train.caching import CachedBags

@@ -11,7 +11,7 @@ from torch import Tensor
 from mufin.config import Pretrain
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.encode.ragged import Ints
+from mufin.ragged import Ints
 from mufin.train.batches import shuffled
 from mufin.train.data import TrainingData, membership
 from mufin.train.loop import (

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from mufin.encode.ragged import Ints, ranges
+from mufin.ragged import Ints, ranges
 from mufin.retrieve.shortlist import Shortlist
 
 Bools = NDArray[np.bool_]

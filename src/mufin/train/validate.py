@@ -8,8 +8,8 @@ from scipy.sparse import csr_matrix
 
 from mufin.candidates import marked
 from mufin.encode.embedder import Embedder
-from mufin.encode.ragged import Ints
 from mufin.model import Mufin
+from mufin.ragged import Ints
 from mufin.rank.fusion import Fusion, fit_calibration, fit_weights
 from mufin.train.data import TrainingData, membership
 from mufin.train.networks import Networks

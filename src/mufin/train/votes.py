@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mufin.config import Memory
 from mufin.encode.embedder import Embedder
-from mufin.encode.ragged import Ints
+from mufin.ragged import Ints
 from mufin.train.data import TrainingData
 from mufin.train.sampling import pairs_of
 

@@ -9,9 +9,9 @@ import torch
 
 from mufin.candidates import marked
 from mufin.encode.features import Groups
-from mufin.encode.ragged import Ints
 from mufin.evaluate.report.page import Block, Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
+from mufin.ragged import Ints
 
 QUERIES, SHOWN = 12, 6
 TRIED = 200  # points that are asked three times

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mufin.encode.ragged import Ints
 from mufin.evaluate.report.figures import MARKERS, Draw, Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
+from mufin.ragged import Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,13 +16,13 @@ from mufin.data.items import Items
 from mufin.data.split import Split
 from mufin.data.thumbnails import small
 from mufin.encode.features import Features, Groups
-from mufin.encode.ragged import Ints
 from mufin.evaluate.bins import categories_of
 from mufin.evaluate.report.figures import shortened
 from mufin.evaluate.report.page import Card, data_uri
 from mufin.evaluate.score import Predictions, seen
 from mufin.metrics import FloatArray
 from mufin.model import Mufin
+from mufin.ragged import Ints
 
 TITLE = 90  # characters of a text on a card
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mufin.candidates import overlap
-from mufin.encode.ragged import Ints
 from mufin.evaluate.report.page import Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
+from mufin.ragged import Ints
 from mufin.rank.fusion import Parts
 
 CHUNK = 256

@@ -1,0 +1,140 @@
+"""Encoders laid out once for prediction on a processor, where a few short texts are mostly overhead.
+
+A BERT network runs without padding, without a module a step, and with its weights in the layout of oneDNN;
+the large products of other networks get that layout where they are. The numbers stay those of the network.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
+SMALL = 1 << 14  # weights; for fewer it makes no difference
+
+
+def fast_dtype() -> torch.dtype:
+    """bf16 where the processor multiplies it: half the time, and the same answers but for last digits."""
+    units = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    found = any(getattr(torch.cpu, unit, lambda: False)() for unit in units)
+    return torch.bfloat16 if found else torch.float32
+
+
+def can_pack() -> bool:
+    """Whether this torch and this processor have oneDNN's products."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class PackedLinear(nn.Module):
+    """x Wᵀ + b by oneDNN, with W in its own layout, and a GELU behind it on request."""
+
+    def __init__(self, *linear: nn.Linear, gelu: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        """Several products of the same input become one; in bf16 sums are still f32, the result is not."""
+        super().__init__()
+        weight = torch.cat([one.weight.detach() for one in linear]).to(dtype).contiguous()
+        biases = [one._parameters["bias"] for one in linear]  # which may be missing
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+        self.bias = None
+        if biases[0] is not None:
+            self.bias = torch.cat([bias.detach() for bias in biases if bias is not None]).to(dtype)
+        self.after: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x.to(self.dtype), self.weight, self.bias, *self.after
+        )
+        return product
+
+
+class PackedBert:
+    """The mean of a BERT network's last hidden states, (n, H), for token ids (n, T) and lengths (n,)."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        """Products are computed in `dtype`, everything else in f32."""
+        net: Any = network
+        self.heads: int = net.config.num_attention_heads
+        self.words: Tensor = net.embeddings.word_embeddings.weight.detach()
+        kind: Tensor = net.embeddings.token_type_embeddings.weight[0]
+        self.places = (net.embeddings.position_embeddings.weight + kind).detach()
+        self.norm = _norm(net.embeddings.LayerNorm)
+        self.layers = [_Layer(layer, dtype) for layer in net.encoder.layer]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedBert:
+        return self  # it never changes
+
+    @staticmethod
+    def serves(network: nn.Module) -> bool:
+        """Whether the network is one that this class computes, here."""
+        if not can_pack() or next(network.parameters()).dtype != torch.float32:
+            return False
+        config: Any = network.config
+        usual = (
+            ("model_type", "bert"), ("hidden_act", "gelu"),
+            ("is_decoder", False), ("add_cross_attention", False),
+        )  # fmt: skip
+        # newer forms of transformers have no other positions and leave the setting out
+        absolute = getattr(config, "position_embedding_type", None) in (None, "absolute")
+        return absolute and all(getattr(config, name, False) == value for name, value in usual)
+
+    def __call__(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        n, longest = ids.shape
+        there = torch.arange(longest) < lengths[:, None]  # (n, T)
+        tokens = None if bool(there.all()) else there.flatten().nonzero()[:, 0]  # None: nothing is padded
+        x = self.norm(self.words[ids] + self.places[:longest]).flatten(0, 1)
+        bias = None
+        if tokens is not None:
+            x = x[tokens]
+            bias = torch.zeros(n, 1, 1, longest).masked_fill_(~there[:, None, None], -math.inf)
+        for layer in self.layers:
+            mixed = _mixed(layer.three(x).float(), n, longest, self.heads, tokens, bias)
+            x = layer.norm1(x + layer.out(mixed))
+            x = layer.norm2(x + layer.down(layer.up(x)))
+        owner = torch.arange(n).repeat_interleave(lengths)
+        total = x.new_zeros(n, x.shape[1]).index_add_(0, owner, x)
+        mean: Tensor = total / lengths.clamp(min=1)[:, None]
+        return mean
+
+
+class _Layer:
+    """The products and norms of one layer."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        first, attention = layer.attention.output, layer.attention.self
+        self.three = PackedLinear(attention.query, attention.key, attention.value, dtype=dtype)
+        self.out, self.norm1 = PackedLinear(first.dense, dtype=dtype), _norm(first.LayerNorm)
+        self.up = PackedLinear(layer.intermediate.dense, gelu=True, dtype=dtype)
+        self.down, self.norm2 = PackedLinear(layer.output.dense, dtype=dtype), _norm(layer.output.LayerNorm)
+
+
+def _mixed(
+    three: Tensor, n: int, longest: int, heads: int, tokens: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Self-attention: queries, keys and values (N, 3H) of all tokens → (N, H), each text by itself."""
+    if tokens is not None:
+        three = three.new_zeros(n * longest, three.shape[1]).index_copy_(0, tokens, three)
+    q, k, v = three.view(n, longest, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (n, h, T, d) each
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(n * longest, -1)
+    return mixed if tokens is None else mixed[tokens]
+
+
+def _norm(norm: nn.LayerNorm) -> Any:
+    weight, bias, shape, eps = norm.weight.detach(), norm.bias.detach(), norm.normalized_shape, norm.eps
+    return lambda x: F.layer_norm(x, shape, weight, bias, eps)
+
+
+def pack_products(network: nn.Module) -> int:
+    """Pack the large products of a network in place, which can then predict but not be saved; how many."""
+    found = [
+        (parent, name, child)
+        for parent in network.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and child.weight.numel() >= SMALL and child.weight.dtype == torch.float32
+    ]
+    for parent, name, child in found if can_pack() else ():
+        setattr(parent, name, PackedLinear(child))
+    return len(found) if can_pack() else 0
