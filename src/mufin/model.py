@@ -100,7 +100,9 @@ class Mufin:
     def candidates(self, bags: PackedBags, exclude: csr_matrix | None = None) -> tuple[Tensor, Parts]:
         """The labels (B, K) that each bag is ranked over, −1 where fewer, and the parts of their scores."""
         labels, parts = zip(*self._candidates(bags, 1, exclude, None), strict=True)
-        return torch.cat(labels), Parts.join(list(parts))
+        width = max(part.shape[1] for part in labels)
+        padded = [F.pad(part, (0, width - part.shape[1]), value=-1) for part in labels]
+        return torch.cat(padded), Parts.join([part.widened(width) for part in parts])
 
     def _candidates(
         self, bags: PackedBags, k: int, exclude: csr_matrix | None, allowed: Tensor | None

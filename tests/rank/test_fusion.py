@@ -106,6 +106,20 @@ def test_candidates_are_unique_and_eligible() -> None:
     assert marked(torch.tensor([[2, 3, -1]]), hidden).tolist() == [[True, False, False]]
 
 
+def test_candidates_do_not_depend_on_who_is_asked_together(
+    remembering: Mufin, shop: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags = remembering._bags(shop.items)
+    labels, parts = remembering.candidates(bags)
+    monkeypatch.setattr("mufin.model.CHUNK", 1)
+    alone, alone_parts = remembering.candidates(bags)
+    for row in range(len(bags)):
+        together = labels[row][labels[row] >= 0].tolist()
+        assert sorted(together) == sorted(alone[row][alone[row] >= 0].tolist())
+    score, score_alone = (remembering.fusion.score(p).topk(3, dim=1).values for p in (parts, alone_parts))
+    assert torch.allclose(score, score_alone, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def remembering(shop: Catalogue, tiny_config: Config) -> Mufin:
     settings = ["memory.neighbours=5", "rank.beta=learnt", "run.validation=0.2", "text.words=true"]

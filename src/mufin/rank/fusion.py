@@ -49,6 +49,10 @@ class Parts:
         features = torch.cat([plain, plain * rarity[..., None], rarity[..., None]], dim=-1)
         return features.masked_fill(~self.present[..., None], 0.0)
 
+    def widened(self, width: int) -> Parts:
+        """With absent candidates behind, (B, width)."""
+        return Parts(*(F.pad(each, (0, width - each.shape[1])) for each in vars(self).values()))
+
     @staticmethod
     def join(parts: list[Parts]) -> Parts:
         return Parts(*(torch.cat(same) for same in zip(*(vars(p).values() for p in parts), strict=True)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 TILE, GROUP, CHUNK = 128, 32, 64  # entries of a tile and of a group, columns of a product
 # Up to so many queries: how many a program holds, its warps, its stages, the programs a processor has.
-SHAPES = {16: (16, 4, 3, 2), 64: (64, 4, 2, 1), 128: (128, 8, 3, 1), 512: (256, 8, 2, 1)}
+SHAPES = {16: (16, 4, 2, 4), 64: (64, 4, 3, 1), 512: (128, 8, 3, 1)}
 Shape = tuple[int, int, int, int]
 
 
