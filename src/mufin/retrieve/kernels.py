@@ -23,14 +23,11 @@ def group_maxima(queries: Tensor, packed: Tensor, shape: Shape | None = None) ->
     n, width = queries.shape
     tiles = len(packed) // TILE
     out = torch.empty(len(packed) // GROUP, n, device=queries.device)
-    if n == 1 and shape is None:
-        _maxima_of_one[(tiles,)](queries, packed, out, D=width, TILE=TILE, CHUNK=CHUNK, num_warps=4)
-        return out
     rows, warps, stages, each = shape or next((SHAPES[size] for size in SHAPES if n <= size), SHAPES[512])
     columns = triton.cdiv(n, rows)
     strips = min(tiles, max(1, _processors(queries.device) * each // columns))
     first = min(width, 2 * CHUNK)
-    _maxima_of_many[(columns * strips,)](
+    _maxima[(columns * strips,)](
         queries, packed, out, n, tiles,
         D=width, FIRST=first, SECOND=width - first, ROWS=rows, TILE=TILE, STAGES=stages, num_warps=warps,
     )  # fmt: skip
@@ -53,23 +50,7 @@ def _processors(device: torch.device) -> int:
 
 
 @triton.jit
-def _maxima_of_one(q, v, out, D: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):
-    """One query: each program streams one tile; limited by the reading of the entries alone."""
-    tile = tl.program_id(0).to(tl.int64)
-    rows = tl.arange(0, TILE)
-    columns = tl.arange(0, CHUNK)
-    at = v + tile * TILE * D + rows[:, None] * D + columns[None, :]
-    sums = tl.zeros((TILE, CHUNK), tl.float32)
-    for c in tl.static_range(D // CHUNK):
-        one = tl.load(q + c * CHUNK + columns).to(tl.float32)
-        sums += tl.load(at + c * CHUNK).to(tl.float32) * one[None, :]
-    scores = tl.reshape(tl.sum(sums, 1), (TILE // 8, 4, 2))
-    best = tl.max(tl.max(scores, 2), 0)  # (4,)
-    tl.store(out + tile * 4 + tl.arange(0, 4), best)
-
-
-@triton.jit
-def _maxima_of_many(
+def _maxima(
     q, v, out, n, tiles,
     D: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -30,6 +31,7 @@ SUMMED = 1e-4  # ε: what summing in f32 may cost, with ample room
 WIDEN = 4  # how many times more groups are looked into for the queries that are not done
 SELECTIVE = 0.25  # below this share of allowed labels only their entries are scored
 GATHERED = 2**26  # numbers gathered at a time where there is no kernel
+ANY = Eligible(0, None, None, share=1.0, excluded=0.0)  # every label may be given
 
 
 class ScanIndex(ExactIndex):
@@ -53,15 +55,13 @@ class ScanIndex(ExactIndex):
         self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
     ) -> Shortlist:
         """The k nearest eligible labels of queries (B, D), without the pairs in exclude (B, L)."""
+        if exclude is None and allowed is None and (lone := self._lone(queries, k)) is not None:
+            return lone
         queries = checked(queries, k, self.parts[0].vectors)
         who = eligible(queries, self.n_labels, exclude, allowed)
         wide = _groups(k, who)
         if who.share < SELECTIVE or not self._enough(wide):
             return super().search(queries, k, exclude, allowed)
-        if len(queries) == 1 and who.pairs is None and who.share == 1 and self.kernels is not None:
-            once = self.recorded.get(k) or self.recorded.setdefault(k, Recorded(self._once, k, wide, queries))
-            part, done = once(queries)
-            return part if done else super().search(queries, k, exclude, allowed)
         found = Shortlist.empty(len(queries), k, queries.device)
         for rows in torch.arange(len(queries), device=queries.device).split(ROWS):
             left = self._search(queries[rows], rows, k, wide, who, found)
@@ -89,13 +89,22 @@ class ScanIndex(ExactIndex):
             left = left[~done]
         return rows[left]
 
+    def _lone(self, query: Tensor, k: int) -> Shortlist | None:
+        """The answer to one query (1, D) that may have any label; None where the usual way is needed."""
+        vectors, wide = self.parts[0].vectors, _groups(k, ANY)
+        usual = query.shape == (1, self.width) and query.dtype == vectors.dtype and query.is_cuda
+        if self.kernels is None or not usual or k < 1 or not self._enough(wide):
+            return None
+        if k not in self.recorded:
+            self.recorded[k] = Recorded(partial(self._once, k=k, wide=wide), query)
+        return self.recorded[k](query)
+
     def _once(self, query: Tensor, k: int, wide: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Labels and similarities (1, k) of a query (1, D) with no filter, and whether it is done."""
-        who = Eligible(self.n_labels, None, None, 1.0, 0.0)
+        """Labels and similarities (1, k) of a query, and whether no other entry could change them."""
         rounded, lost = rounded_queries(query, self.packed.shape[1])
         margin = lost * (1 + self.lost) + query.norm(dim=1) * self.lost + SUMMED
         rows = torch.zeros(1, dtype=torch.int64, device=query.device)
-        part, done = self._best(query, rows, self._maxima(rounded), margin, k, wide, who)
+        part, done = self._best(query, rows, self._maxima(rounded), margin, k, wide, ANY)
         return part.labels, part.similarity, done
 
     def _best(
@@ -144,23 +153,24 @@ class ScanIndex(ExactIndex):
 class Recorded:
     """A search of one query as a CUDA graph: two dozen launches take as long as the pass over the entries."""
 
-    def __init__(self, search: Callable[..., tuple[Tensor, ...]], k: int, wide: int, like: Tensor) -> None:
-        self.query = like.clone()
+    def __init__(self, search: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], like: Tensor) -> None:
+        self.query = like.detach().clone()
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(3):  # kernels are compiled, and memory is found, before anything is recorded
-                search(self.query, k, wide)
+                search(self.query)
         torch.cuda.current_stream().wait_stream(beside)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.labels, self.similarity, self.done = search(self.query, k, wide)
+            self.labels, self.similarity, self.done = search(self.query)
 
-    def __call__(self, query: Tensor) -> tuple[Shortlist, bool]:
-        """The shortlist of a query (1, D), and whether no other entry could change it."""
+    def __call__(self, query: Tensor) -> Shortlist | None:
+        """The shortlist of a query (1, D); None if another entry could change it, or it is not finite."""
         self.query.copy_(query)
         self.graph.replay()
-        return Shortlist(self.labels.clone(), self.similarity.clone()), bool(self.done)
+        found = Shortlist(self.labels.clone(), self.similarity.clone())
+        return found if bool(self.done) else None
 
 
 def _groups(k: int, who: Eligible) -> int:
