@@ -65,6 +65,8 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "fast, 2A_S → 2A_C": ("fast", ["embed.blocks=2", "rank.cross=attention", "rank.blocks=2"]),
     "fast, α = 1": ("fast", ["rank.alpha=one"]),
     "fast, no +ve": ("fast", ["pretrain.hard_positives=false"]),
+    "fast, no +ve, −ve": ("fast", ["pretrain.hard_positives=false", "pretrain.hard_negatives=false"]),
+    "best, lite": ("best", ["pretrain.encoder_epochs=all", "finetune.encoder_epochs=0"]),
     "fast, clustered batches": ("fast", ["finetune.batches=clustered"]),
     "fast, R_i every 5 epochs": ("fast", ["finetune.refresh=5"]),
     "fast, guard 0.95": ("fast", ["pretrain.guard=0.95", "finetune.guard=0.95"]),

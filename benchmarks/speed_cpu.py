@@ -79,7 +79,7 @@ def model_folder(name: str, cache: Path) -> Path:
     words = np.random.default_rng(0).choice(["oak", "desk", "lamp", "red", "steel", "sofa", "cup"], (n, 5))
     table = {"id": [f"label-{i}" for i in range(n)], "texts": [[" ".join(row)] for row in words.tolist()]}
     labels = replace(labels, items=Items.from_table(pa.table(table)))
-    config = Config.preset("default").override(["rank.cross=attention", "retrieve.search=approximate"])
+    config = Config.preset("fast").override(["rank.cross=attention", "retrieve.search=approximate"])
     start = time.perf_counter()
     index = ApproximateIndex(world.entries, queries=world.queries[:TUNED])
     built = time.perf_counter() - start
@@ -327,10 +327,12 @@ def stages(name: str, cache: Path) -> list[Row]:
     from mufin.data.images import load_batch
     from mufin.data.items import Items
     from mufin.encode.features import Groups
+    from mufin.serve.packing import pack
 
     rows = []
     pictures = [jpeg(500, seed) for seed in range(64)]
     model = load(model_folder(name, cache), "cpu")
+    pack(model)  # as it is served
     for kind in ("title", "title + picture"):
         for n in BATCHES:
             made_items = [

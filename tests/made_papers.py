@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,15 @@ CATEGORIES = ("Home and Kitchen", "Toys and Games", "Office Products")
 POOL = [picture(colour, shape) for colour in COLOURS for shape in SHAPES]  # few, since each is encoded once
 
 
+@cache
+def titles(tokens: int) -> list[str]:
+    """A hundred of them: few, since each is encoded once."""
+    rng = np.random.default_rng(tokens)
+    return [" ".join(rng.choice(WORDS, max(1, int(rng.poisson(tokens))))) for _ in range(100)]
+
+
 def title(rng: np.random.Generator, tokens: int) -> str:
-    return " ".join(rng.choice(WORDS, max(1, int(rng.poisson(tokens)))))
+    return titles(tokens)[int(rng.integers(100))]
 
 
 def pictures(rng: np.random.Generator, count: int) -> list:

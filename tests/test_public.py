@@ -28,6 +28,7 @@ STAGES = [
         "folder",
         "tensors",
         "ragged",
+        "onednn",
         "demo",
     ],
     ["data"],

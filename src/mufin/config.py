@@ -197,6 +197,8 @@ class Run(Section):
     device: str = "auto"
     validation: float = Field(0.02, ge=0, lt=1)
     """Share of training points held out (at most 1,000) for the P@1 shown and for a learnt mixture."""
+    batches: int | None = Field(None, ge=1)
+    """At most so many batches an epoch: a dry run."""
     tensorboard: bool = False
     pictures: bool = True
     """Keep small label pictures in the model folder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from mufin.bag import PackedBags
 from mufin.data.items import Items
 from mufin.errors import UsageError
 from mufin.retrieve.entries import Entries, Kind
+
+FEW = 50_000
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,17 @@ class Labels:
 
     def __len__(self) -> int:
         return int(self.alive.sum())
+
+    def names(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
+        """Id and first text of these rows, by row."""
+        if self._few is not None:
+            return {row: self._few[row] for row in rows.tolist()}
+        return dict(zip(rows.tolist(), _names(self.items.take(rows)), strict=True))
+
+    @cached_property
+    def _few(self) -> list[tuple[str, str]] | None:
+        """All of them, if they are few: a look into a list is faster than one into a table."""
+        return _names(self.items) if len(self.items) <= FEW else None
 
     def entries(self, kinds: Sequence[Kind]) -> Entries:
         """What these labels put into the index."""
@@ -107,3 +121,9 @@ class Labels:
         bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device), self.bags.words)
         names = ("weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
         return replace(self, bags=bags, **{name: getattr(self, name).to(device) for name in names})
+
+
+def _names(items: Items) -> list[tuple[str, str]]:
+    """Id and first text of each."""
+    texts = items.texts.to_pylist()
+    return [(id, next(iter(some or ()), "")) for id, some in zip(items.ids.to_pylist(), texts, strict=True)]

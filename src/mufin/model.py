@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import overload
 
 import numpy as np
-import pyarrow as pa
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
@@ -187,11 +186,10 @@ class Mufin:
         """Rows of numbers as hits with ids and first texts."""
         rows = np.unique(ranked.labels.cpu().numpy())
         rows = rows[rows >= 0]
-        table = self.labels.items.table.select(["id", "texts"]).take(pa.array(rows)).to_pylist()
-        known = dict(zip(rows.tolist(), table, strict=True))
+        known = self.labels.names(rows)
         return [
             [
-                Hit(known[row]["id"], s, a, c, m, n, o, p, next(iter(known[row]["texts"] or ()), ""))
+                Hit(known[row][0], s, a, c, m, n, o, p, known[row][1])
                 for row, s, a, c, m, n, o, p in zip(*columns, strict=True)
                 if row >= 0
             ]

@@ -17,9 +17,10 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
-from mufin.encode.text import TextEncoder
+from mufin.encode.text import WIDE, TextEncoder
 from mufin.encode.vision import VisionEncoder
 from mufin.encode.words import Words, united
+from mufin.onednn import fast_dtype
 from mufin.progress import Progress
 from mufin.ragged import Ints, Ragged
 
@@ -81,15 +82,15 @@ class Embedder(nn.Module):
         if batch.text is not None:
             if self.token_projection is not None and batch.image is not None and seen is not None:
                 pictures = _beside(batch.text, batch.image, self.token_projection(self.dropout(seen)))
-                rows = self.text.with_tokens(batch.text.values, batch.text.lengths, pictures)
+                text = batch.text
+                rows = self.text.with_tokens(text.each(text.values), text.each(text.lengths), pictures)
             else:
                 rows = self._run(self.text, batch.text)
             values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
         return Bag(values, mask)
 
     def _run(self, encoder: nn.Module, part: Part) -> Tensor:
-        rows: Tensor = part.values[:, 0] if part.encoded else encoder(part.values, part.lengths)
-        return rows
+        return part.each(part.values[:, 0] if part.encoded else encoder(part.values, part.lengths))
 
     @torch.no_grad()
     def encoded(self, features: Features, batch: int = 256) -> Features:
@@ -132,6 +133,19 @@ class Embedder(nn.Module):
         finally:
             if training:
                 self.train()
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """At rest, and on a processor by a faster layout, not exact: for passes that each epoch repeats."""
+        training = self.training
+        self.eval()
+        if self.text.depth == "all" and self.text.width >= WIDE:
+            self.text.pack(fast_dtype())
+        try:
+            yield
+        finally:
+            self.text.packed = None
+            self.train(training)
 
     def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
         """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
@@ -183,7 +197,8 @@ class Embedder(nn.Module):
 
     def _evidence(self, part: Part) -> Tensor:
         assert self.vision is not None
-        return part.values[:, 0] if part.encoded else self.vision.evidence(part.values, part.lengths)
+        seen = part.values[:, 0] if part.encoded else self.vision.evidence(part.values, part.lengths)
+        return part.each(seen)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """The trained weights of the encoders' own layers."""

@@ -53,17 +53,22 @@ class Groups:
 class Part:
     """The descriptors of one kind in a batch, each with its place in the bags."""
 
-    values: Tensor  # (n, T, ...) prepared rows, padded
-    lengths: Tensor  # (n,)
+    values: Tensor  # (u, T, ...) prepared rows, padded
+    lengths: Tensor  # (u,)
     point: Tensor  # (n,) which bag
     slot: Tensor  # (n,) which row of it
     encoded: bool = False  # values are the encoder's output: nothing is left to run
+    which: Tensor | None = None  # (n,) which of the values, where equal ones stand there once; else u = n
 
     def to(self, device: torch.device) -> Part:
-        values, lengths, point, slot = (
-            t.to(device, non_blocking=True) for t in (self.values, self.lengths, self.point, self.slot)
-        )
-        return Part(values, lengths, point, slot, self.encoded)
+        moved = (self.values, self.lengths, self.point, self.slot)
+        values, lengths, point, slot = (t.to(device, non_blocking=True) for t in moved)
+        which = None if self.which is None else self.which.to(device, non_blocking=True)
+        return Part(values, lengths, point, slot, self.encoded, which)
+
+    def each(self, rows: Tensor) -> Tensor:
+        """What was computed of the values (u, ...), for every descriptor (n, ...)."""
+        return rows if self.which is None else rows[self.which]
 
 
 @dataclass(frozen=True)
@@ -159,10 +164,15 @@ class Features:
 def _part(of: Descriptors, chosen: Ints, point: Ints, first: Ints) -> Part | None:
     if not len(chosen):
         return None
+    which = None
+    if not of.encoded:  # what is equal goes through the encoder once
+        unique, place = np.unique(chosen, return_inverse=True)
+        if len(unique) < len(chosen):
+            chosen, which = unique, torch.from_numpy(place.astype(np.int64))
     values, lengths = of.rows.take(chosen)
     started = np.searchsorted(point, point)  # where the run of each point begins: points come in order
     slot = np.arange(len(point)) - started + first[point]
-    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot), of.encoded)
+    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot), of.encoded, which)
 
 
 def extract(

@@ -13,42 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mufin.onednn import GELU, NOTHING, can_pack, pack, product
+
 ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
 SMALL = 1 << 14  # weights; for fewer it makes no difference
 
 
-def fast_dtype() -> torch.dtype:
-    """bf16 where the processor multiplies it: half the time, and the same answers but for last digits."""
-    units = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    found = any(getattr(torch.cpu, unit, lambda: False)() for unit in units)
-    return torch.bfloat16 if found else torch.float32
-
-
-def can_pack() -> bool:
-    """Whether this torch and this processor have oneDNN's products."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 class PackedLinear(nn.Module):
-    """x Wᵀ + b by oneDNN, with W in its own layout, and a GELU behind it on request."""
+    """x Wᵀ + b, with W in the layout of oneDNN, and a GELU behind it on request."""
 
     def __init__(self, *linear: nn.Linear, gelu: bool = False, dtype: torch.dtype = torch.float32) -> None:
         """Several products of the same input become one; in bf16 sums are still f32, the result is not."""
         super().__init__()
-        weight = torch.cat([one.weight.detach() for one in linear]).to(dtype).contiguous()
+        self.weight = pack(torch.cat([one.weight.detach() for one in linear]).to(dtype), ROWS)
         biases = [one._parameters["bias"] for one in linear]  # which may be missing
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
         self.bias = None
         if biases[0] is not None:
             self.bias = torch.cat([bias.detach() for bias in biases if bias is not None]).to(dtype)
-        self.after: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
-        self.dtype = dtype
+        self.after, self.dtype = GELU if gelu else NOTHING, dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x.to(self.dtype), self.weight, self.bias, *self.after
-        )
-        return product
+        return product(x.to(self.dtype), self.weight, self.bias, self.after)
 
 
 class PackedBert:
@@ -101,14 +86,15 @@ class PackedBert:
 
 
 class _Layer:
-    """The products and norms of one layer."""
+    """The products and norms of one layer, without what a call of a module does besides."""
 
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         first, attention = layer.attention.output, layer.attention.self
-        self.three = PackedLinear(attention.query, attention.key, attention.value, dtype=dtype)
-        self.out, self.norm1 = PackedLinear(first.dense, dtype=dtype), _norm(first.LayerNorm)
-        self.up = PackedLinear(layer.intermediate.dense, gelu=True, dtype=dtype)
-        self.down, self.norm2 = PackedLinear(layer.output.dense, dtype=dtype), _norm(layer.output.LayerNorm)
+        self.three = PackedLinear(attention.query, attention.key, attention.value, dtype=dtype).forward
+        self.out, self.norm1 = PackedLinear(first.dense, dtype=dtype).forward, _norm(first.LayerNorm)
+        self.up = PackedLinear(layer.intermediate.dense, gelu=True, dtype=dtype).forward
+        self.down = PackedLinear(layer.output.dense, dtype=dtype).forward
+        self.norm2 = _norm(layer.output.LayerNorm)
 
 
 def _mixed(
@@ -124,7 +110,7 @@ def _mixed(
 
 def _norm(norm: nn.LayerNorm) -> Any:
     weight, bias, shape, eps = norm.weight.detach(), norm.bias.detach(), norm.normalized_shape, norm.eps
-    return lambda x: F.layer_norm(x, shape, weight, bias, eps)
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
 def pack_products(network: nn.Module) -> int:

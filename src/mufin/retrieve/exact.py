@@ -10,11 +10,13 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.errors import UsageError
+from mufin.onednn import can_pack, pack, product
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible
 
 SCORES = 2**25  # scores held at a time: 128 MB
 GATHERED = 2**19  # numbers gathered at a time when a few entries are scored: they stay in the cache
+FEW = 32  # queries that a packed index is for
 GROUP = 16  # columns in a group, at most: wider maxima are slower to take
 SELECTIVE = 0.25  # below this share of allowed labels only their entries are scored, at the cost of a copy
 
@@ -24,8 +26,15 @@ class ExactIndex:
 
     def __init__(self, entries: Entries) -> None:
         self.parts = [entries]  # what it was made with, and then what was added
+        self.layout: Tensor | None = None  # the vectors of the first part, laid out for a few queries
         self.n_labels = entries.n_labels
         self.one_each = bool((entries.labels[1:] > entries.labels[:-1]).all())
+
+    def pack(self) -> None:
+        """Answer a few queries on a processor in half the time, for one more copy of the vectors."""
+        first = self.parts[0].vectors
+        if first.device.type == "cpu" and first.dtype == torch.float32 and len(first) and can_pack():
+            self.layout = pack(first, FEW)
 
     @property
     def n_entries(self) -> int:
@@ -77,7 +86,11 @@ class ExactIndex:
         start = 0
         for part in self.parts:
             for block in part.vectors.split(max(1, SCORES // len(queries))):
-                scores, place = top(products(queries, block), n)
+                whole = start == 0 and len(block) == len(part) and len(queries) <= FEW
+                if self.layout is not None and whole:
+                    scores, place = top(product(queries, self.layout), n)
+                else:
+                    scores, place = top(products(queries, block), n)
                 best, where = torch.cat([best, scores], 1), torch.cat([where, place + start], 1)
                 if start:  # best of the blocks before and best of this one
                     best, order = best.topk(min(n, best.shape[1]), dim=1)

@@ -100,7 +100,9 @@ class Batcher(Generic[Ask]):
                 raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
             self._jobs.append(job)
             self._waiting += weight
-            self._changed.notify_all()
+            # A thread that waits for company need not hear of each that comes: it would hold up the next.
+            if len(self._jobs) == 1 or call or self._waiting + 0.5 >= min(self._expected, self.size):
+                self._changed.notify_all()
         try:
             return await asyncio.wait_for(future, self.deadline)
         except TimeoutError:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from mufin.encode.packed import fast_dtype, pack_products
+from mufin.encode.packed import pack_products
 from mufin.model import Mufin
+from mufin.onednn import fast_dtype
+from mufin.retrieve.exact import ExactIndex
 
 
 def pack(model: Mufin) -> None:
-    """Lay out the encoders to answer a few at a time; the model can then predict, and not be saved whole."""
+    """Lay out encoders and index to answer a few at a time; such a model predicts, and cannot be saved."""
     if model.embedder.device.type != "cpu":
         return
     if not model.embedder.text.pack(fast_dtype()):
         pack_products(model.embedder.text.network)
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
+    for index in (model.index, model.memory.index):
+        if isinstance(index, ExactIndex):
+            index.pack()

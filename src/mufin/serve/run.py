@@ -47,7 +47,7 @@ def run(service: Service, listener: socket.socket, ready: Callable[[], None]) ->
     """Answer requests until a signal comes; what is in flight then is still answered."""
     config = uvicorn.Config(
         build_app(service), log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=GRACE, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ def finetune(
     """Train everything on the task itself: which labels a datapoint has."""
     settings = config.finetune
     points = np.flatnonzero(np.diff(data.relevance.indptr)).astype(np.int64)
-    steps = settings.epochs * -(-len(points) // settings.batch)
+    each = context.epoch(len(points), settings.batch)
+    steps = settings.epochs * each
     if not steps:
         return
     validated = set(epochs_to_validate(settings.epochs))
@@ -56,7 +58,7 @@ def finetune(
         journal = Journal(task, "finetune", context.logs)
         for epoch in range(settings.epochs):
             trainer.refresh(epoch)
-            for batch in trainer.batches(points):
+            for batch in islice(trainer.batches(points), each):
                 journal.step(trainer.step(batch))
             if validate and epoch in validated:
                 journal.validation(validate())
@@ -94,6 +96,10 @@ class _Tuner:
 
     def refresh(self, epoch: int) -> None:
         """What is renewed at the beginning of an epoch: outputs of frozen encoders, R_i, the voters."""
+        with self.embedder.hurried():
+            self._refresh(epoch)
+
+    def _refresh(self, epoch: int) -> None:
         if epoch < self.trained_from:
             self.data = self.whole.encoded(self.embedder) if epoch == 0 else self.data
         elif self.settings.label_encoders:

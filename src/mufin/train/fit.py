@@ -46,7 +46,7 @@ def fit(
     embedder = Embedder(config).to(pick_device(config.run.device))
     data = training_data(embedder, catalogue, points, config, progress)
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
-    context = Context(np.random.default_rng(config.seed), progress, logs)
+    context = Context(np.random.default_rng(config.seed), progress, logs, config.run.batches)
 
     held_out = hold_out(data, config.run.validation, context.rng)
     used, held = data.take(data.others(held_out)), data.take(held_out)

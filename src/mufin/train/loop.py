@@ -27,6 +27,11 @@ class Context:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     logs: Path | None = None  # a folder for TensorBoard
+    batches: int | None = None  # of an epoch at most
+
+    def epoch(self, n: int, batch: int) -> int:
+        """How many batches an epoch over n has."""
+        return min(-(-n // batch), self.batches or n)
 
 
 class Loop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 import torch
@@ -35,7 +36,8 @@ def pretrain(
     validate: Callable[[], float] | None = None,
 ) -> None:
     """Bring x̂¹ and ẑ¹ of related pairs together and push unrelated ones apart."""
-    steps = settings.epochs * -(-len(data.used_labels) // settings.batch)
+    each = context.epoch(len(data.used_labels), settings.batch)
+    steps = settings.epochs * each
     if not steps:
         return
     trained_from = first_trained(settings.epochs, settings.encoder_epochs)
@@ -49,7 +51,7 @@ def pretrain(
             if epoch == trained_from:
                 trainer.data = data
             trainer.refresh(epoch)
-            for labels in shuffled(data.used_labels, settings.batch, context.rng):
+            for labels in islice(shuffled(data.used_labels, settings.batch, context.rng), each):
                 journal.step(trainer.step(labels))
             if validate and epoch in validated:
                 journal.validation(validate())
