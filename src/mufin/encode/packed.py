@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from mufin.onednn import GELU, NOTHING, can_pack, pack, product
 
+FEW = 128  # tokens up to which all texts are one sequence
 ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
 SMALL = 1 << 14  # weights; for fewer it makes no difference
 
@@ -69,17 +70,18 @@ class PackedBert:
     def __call__(self, ids: Tensor, lengths: Tensor) -> Tensor:
         n, longest = ids.shape
         there = torch.arange(longest) < lengths[:, None]  # (n, T)
-        tokens = None if bool(there.all()) else there.flatten().nonzero()[:, 0]  # None: nothing is padded
-        x = self.norm(self.words[ids] + self.places[:longest]).flatten(0, 1)
-        bias = None
-        if tokens is not None:
-            x = x[tokens]
+        owner = torch.arange(n).repeat_interleave(lengths)  # (N,) of each token that is there
+        x = self.norm(self.words[ids] + self.places[:longest])[there]  # (N, H)
+        if len(x) <= FEW:  # as one sequence, in which each text sees itself alone
+            shape, place = (1, len(x)), None
+            bias = torch.zeros(len(x), len(x)).masked_fill_(owner[:, None] != owner, -math.inf)
+        else:
+            shape, place = (n, longest), there.flatten().nonzero()[:, 0]
             bias = torch.zeros(n, 1, 1, longest).masked_fill_(~there[:, None, None], -math.inf)
         for layer in self.layers:
-            mixed = _mixed(layer.three(x).float(), n, longest, self.heads, tokens, bias)
+            mixed = _mixed(layer.three(x).float(), shape, self.heads, place, bias)
             x = layer.norm1(x + layer.out(mixed))
             x = layer.norm2(x + layer.down(layer.up(x)))
-        owner = torch.arange(n).repeat_interleave(lengths)
         total = x.new_zeros(n, x.shape[1]).index_add_(0, owner, x)
         mean: Tensor = total / lengths.clamp(min=1)[:, None]
         return mean
@@ -97,15 +99,17 @@ class _Layer:
         self.norm2 = _norm(layer.output.LayerNorm)
 
 
-def _mixed(
-    three: Tensor, n: int, longest: int, heads: int, tokens: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Self-attention: queries, keys and values (N, 3H) of all tokens → (N, H), each text by itself."""
-    if tokens is not None:
-        three = three.new_zeros(n * longest, three.shape[1]).index_copy_(0, tokens, three)
+def _mixed(three: Tensor, shape: tuple[int, int], heads: int, place: Tensor | None, bias: Tensor) -> Tensor:
+    """Self-attention: queries, keys and values (N, 3H) → (N, H), as sequences of this shape (n, T).
+
+    Where there is padding, token i stands at place[i] of n · T.
+    """
+    n, longest = shape
+    if place is not None:
+        three = three.new_zeros(n * longest, three.shape[1]).index_copy_(0, place, three)
     q, k, v = three.view(n, longest, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (n, h, T, d) each
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(n * longest, -1)
-    return mixed if tokens is None else mixed[tokens]
+    return mixed if place is None else mixed[place]
 
 
 def _norm(norm: nn.LayerNorm) -> Any:
