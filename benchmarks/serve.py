@@ -152,7 +152,7 @@ def measure(model: Path, seconds: int, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for name, options in (("batching", ()), ("no batching", ("--batch", "1"))):
         with service(model, *options) as one:
-            load(one, 8, 2)  # warm
+            load(one, 8, 6)  # warm
             seen: dict[int, list[dict[str, Any]]] = {1: [], 8: [], 64: []}
             for _ in range(rounds):  # in turns: what a shared machine does for a while hits all of them
                 for clients, found in seen.items():
