@@ -95,7 +95,7 @@ def _words(text: str) -> list[str]:
     return [word[:LONGEST_WORD] for word in WORD.findall(text[:LONGEST_TEXT].lower())]
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _pieces(word: str) -> Ints:
     """The column of a word, and those of its character n-grams, edges marked.
 
