@@ -67,13 +67,13 @@ class Service:
     def memory(self) -> dict[str, float]:
         """Resident megabytes: all, and what is not mapped from files."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}  # type: ignore[index]
+        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}  # type: ignore[index]  # the kernel always tells
 
     def mean_batch(self) -> tuple[float, float]:
         """Items and batches so far."""
         with urllib.request.urlopen(f"{self.address}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        return tuple(float(re.search(rf"mufin_batch_items_{n} (\S+)", text)[1]) for n in ("sum", "count"))  # type: ignore[index, return-value]
+        return tuple(float(re.search(rf"mufin_batch_items_{n} (\S+)", text)[1]) for n in ("sum", "count"))  # type: ignore[index, return-value]  # two, always there
 
 
 @contextmanager

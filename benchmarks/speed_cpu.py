@@ -381,11 +381,11 @@ def loading(name: str, cache: Path) -> list[Row]:
 
 def _load_and_answer(folder: str) -> None:
     """One load, told as JSON; the encoders' own part is the size of their weights."""
-    import efficientnet_lite_pytorch  # noqa: F401
-    import faiss  # noqa: F401
-    from transformers import AutoConfig, AutoModel, AutoTokenizer, BertModel, BertTokenizer  # noqa: F401
+    import efficientnet_lite_pytorch  # noqa: F401  # imports are not timed
+    import faiss  # noqa: F401  # imports are not timed
+    from transformers import AutoConfig, AutoModel, AutoTokenizer, BertModel, BertTokenizer  # noqa: F401  # imports are not timed
 
-    import mufin.store  # noqa: F401
+    import mufin.store  # noqa: F401  # imports are not timed
     from mufin import Item, load
 
     def resident() -> dict[str, float]:
