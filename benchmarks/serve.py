@@ -201,13 +201,10 @@ def soak(model: Path, seconds: int) -> dict[str, Any]:
 
 
 def over(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Memory once things have settled, after a fifth of the time, and at the end.
-
-    Until then it grows: products of every number of tokens are met, and prepared, once.
-    """
-    found: dict[str, Any] = {"after a tenth": samples[len(samples) // 10]["VmRSS"]}
+    """Memory once things have settled, after a tenth of the time, and at the end."""
+    found: dict[str, Any] = {}
     for kind in ("VmRSS", "RssAnon"):
-        values = [sample[kind] for sample in samples[len(samples) // 5 :]]
+        values = [sample[kind] for sample in samples[len(samples) // 10 :]]
         middle = sum(values) / len(values)
         found[kind] = {
             "first": values[0], "last": values[-1], "least": min(values), "most": max(values),
@@ -247,8 +244,8 @@ def memory(found: dict[str, Any]) -> list[str]:
         f"Mixed load for {found['seconds']} s, 8 clients: {found['requests']:,} requests, "
         f"{found['not_ok']} not 200, {found['broken']} broken; {found['writes']} writes, "
         f"{found['lost']} lost. "
-        f"Resident memory {found['after a tenth']:.0f} MB after a tenth of the time, "
-        f"{all_['first']:.0f} MB after a fifth, {all_['last']:.0f} MB at the end",
+        f"Resident memory {all_['first']:.0f} MB after a tenth of the time, "
+        f"{all_['last']:.0f} MB at the end",
         f"({all_['least']:.0f} to {all_['most']:.0f} from then on): {all_['percent']:+.1f} %, at most "
         f"{all_['spread']:.1f} % from the mean; bar ± 3 %: {met}. "
         f"Of it not mapped from files: {own['first']:.0f} and {own['last']:.0f} MB.",

@@ -19,10 +19,12 @@ def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
 
 
 def eligible_votes(
-    voted: Tensor, votes: Tensor, width: int, exclude: csr_matrix | None, allowed: Tensor
+    voted: Tensor, votes: Tensor, width: int, exclude: csr_matrix | None, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The `width` largest votes (B, V) for labels that may be shown; −1 and 0 elsewhere."""
-    shown = (voted >= 0) & allowed[voted.clamp(min=0)]
+    shown = voted >= 0
+    if allowed is not None:
+        shown &= allowed[voted.clamp(min=0)]
     if exclude is not None and exclude.nnz and voted.numel():
         shown &= ~marked(voted, exclude)
     order = torch.where(shown, votes, -1.0).argsort(dim=1, descending=True, stable=True)[:, :width]

@@ -67,6 +67,16 @@ class Labels:
             best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
         return best.masked_fill(rows < 0, -torch.inf)
 
+    def living(self, allowed: Tensor | None = None) -> Tensor | None:
+        """Which labels live, and are allowed (L,) bool; None if that is all of them."""
+        if allowed is not None:
+            return self.alive & allowed
+        return None if self._all_live else self.alive
+
+    @cached_property
+    def _all_live(self) -> bool:
+        return bool(self.alive.all())
+
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id; an id that is unknown or removed is an error."""
         rows = self.items.rows(list(ids))

@@ -81,7 +81,7 @@ class Mufin:
         table = self._table(items)
         wanted = k or self.config.retrieve.shortlist
         return self.index.search(
-            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.alive
+            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.living()
         )
 
     @torch.no_grad()
@@ -107,8 +107,8 @@ class Mufin:
         self, bags: PackedBags, k: int, exclude: csr_matrix | None, allowed: Tensor | None
     ) -> Iterator[tuple[Tensor, Parts]]:
         """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
-        allowed = self.labels.alive if allowed is None else self.labels.alive & allowed
-        width = min(max(k, self.config.retrieve.shortlist), len(allowed))
+        allowed = self.labels.living(allowed)
+        width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
         memory, shortlist = self.config.memory, self.config.retrieve.shortlist
         chunk = 2 * CHUNK if bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
         for rows in torch.arange(len(bags), device=bags.rows.device).split(chunk):

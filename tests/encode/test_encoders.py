@@ -95,7 +95,8 @@ def test_a_folder_rebuilds_the_encoder(
         assert str(Path(name).parent) not in path.read_text("utf-8"), f"{path.name} names a path of here"
     again = build(kind, name, depth, folder=tmp_path)
     again.load_state_dict(encoder.state_dict())
-    assert torch.equal(run(again, inputs(kind)), run(encoder, inputs(kind)))
+    # The last digit of a convolution hangs on where in memory its numbers lie.
+    torch.testing.assert_close(run(again, inputs(kind)), run(encoder, inputs(kind)), atol=1e-5, rtol=1e-5)
     assert again.fingerprint() == encoder.fingerprint()
 
 

@@ -18,6 +18,7 @@ from mufin.onednn import GELU, NOTHING, can_pack, pack, product
 FEW = 128  # tokens up to which all texts are one sequence
 ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
 SMALL = 1 << 14  # weights; for fewer it makes no difference
+STEP = 8  # tokens are filled up to a multiple: oneDNN prepares, and keeps, products for each number of them
 
 
 class PackedLinear(nn.Module):
@@ -72,6 +73,8 @@ class PackedBert:
         there = torch.arange(longest) < lengths[:, None]  # (n, T)
         owner = torch.arange(n).repeat_interleave(lengths)  # (N,) of each token that is there
         x = self.norm(self.words[ids] + self.places[:longest])[there]  # (N, H)
+        owner = F.pad(owner, (0, -len(x) % (STEP if len(x) <= FEW else 4 * STEP)), value=n)  # of no text
+        x = F.pad(x, (0, 0, 0, len(owner) - len(x)))
         if len(x) <= FEW:  # as one sequence, in which each text sees itself alone
             shape, place = (1, len(x)), None
             bias = torch.zeros(len(x), len(x)).masked_fill_(owner[:, None] != owner, -math.inf)
@@ -82,8 +85,8 @@ class PackedBert:
             mixed = _mixed(layer.three(x).float(), shape, self.heads, place, bias)
             x = layer.norm1(x + layer.out(mixed))
             x = layer.norm2(x + layer.down(layer.up(x)))
-        total = x.new_zeros(n, x.shape[1]).index_add_(0, owner, x)
-        mean: Tensor = total / lengths.clamp(min=1)[:, None]
+        total = x.new_zeros(n + 1, x.shape[1]).index_add_(0, owner, x)
+        mean: Tensor = total[:n] / lengths.clamp(min=1)[:, None]
         return mean
 
 
@@ -102,14 +105,15 @@ class _Layer:
 def _mixed(three: Tensor, shape: tuple[int, int], heads: int, place: Tensor | None, bias: Tensor) -> Tensor:
     """Self-attention: queries, keys and values (N, 3H) → (N, H), as sequences of this shape (n, T).
 
-    Where there is padding, token i stands at place[i] of n · T.
+    Where there is padding, token i stands at place[i] of n · T; rows beyond those are of no text.
     """
     n, longest = shape
+    rows = len(three)
     if place is not None:
-        three = three.new_zeros(n * longest, three.shape[1]).index_copy_(0, place, three)
+        three = three.new_zeros(n * longest, three.shape[1]).index_copy_(0, place, three[: len(place)])
     q, k, v = three.view(n, longest, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (n, h, T, d) each
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(n * longest, -1)
-    return mixed if place is None else mixed[place]
+    return mixed if place is None else F.pad(mixed[place], (0, 0, 0, rows - len(place)))
 
 
 def _norm(norm: nn.LayerNorm) -> Any:

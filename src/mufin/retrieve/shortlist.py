@@ -79,6 +79,11 @@ class Eligible:
     share: float  # of the labels that are allowed
     excluded: float  # mean number of labels excluded by a query
 
+    @property
+    def all(self) -> bool:
+        """Any label for any query."""
+        return self.pairs is None and self.allowed is None
+
     def check(self, rows: Tensor, labels: Tensor) -> Tensor:
         """(r, n) bool: may query rows[r] be given labels[r, n]? Never where the label is −1."""
         ok = labels >= 0
@@ -143,6 +148,8 @@ def collect(source: Source, queries: Tensor, k: int, who: Eligible, limit: int) 
         left = []
         for rows in short.split(max(1, min(ROWS, CELLS // n))):
             part, done = _merge(source, queries[rows], rows, n, min(k, source.n_labels), who)
+            if part.labels.shape == found.labels.shape and bool(done.all()):
+                return part, short[:0]
             found.put(rows, part)
             left.append(rows[~done])
         short = torch.cat(left)
@@ -158,11 +165,12 @@ def _merge(
     """The k best labels among the n nearest entries; (r,) bool: no other entry could change them."""
     near, entries = source.fetch(queries, n)  # (r, n)
     labels = source.label_of(entries.clamp(min=0)).where(entries >= 0, -1)  # (r, n)
-    keep = who.check(rows, labels)
-    if not source.one_each:
-        keep &= _first_of_label(labels)
     last = near[:, -1]
-    near, entries, labels = _to_the_left(keep, near, entries, labels, width=k)
+    if not (source.one_each and who.all and n >= k):  # else all of them are wanted as they are
+        keep = who.check(rows, labels)
+        if not source.one_each:
+            keep &= _first_of_label(labels)
+        near, entries, labels = _to_the_left(keep, near, entries, labels, width=k)
     kth = near[:, k - 1]  # −inf where fewer than k were found
     done = kth > last + ROUNDING if n < source.n_entries else torch.ones_like(rows, dtype=torch.bool)
     near_ties = (near >= kth[:, None] - ROUNDING) & (near > -math.inf)  # who may be among the k

@@ -16,6 +16,7 @@ from mufin.serve.app import build_app
 from mufin.serve.limits import Settings
 from mufin.serve.packing import pack
 from mufin.serve.service import Service
+from mufin.serve.trim import settle
 from mufin.store import load
 
 GRACE = 15  # seconds that requests in flight have when the service is told to stop
@@ -23,6 +24,7 @@ GRACE = 15  # seconds that requests in flight have when the service is told to s
 
 def build_service(folder: Path, catalogue: Path | None, settings: Settings) -> Service:
     """The service of a model folder."""
+    settle()
     shelf = None if catalogue is None else Catalogue.read(catalogue)
     model = load(folder, "cpu")
     pack(model)
