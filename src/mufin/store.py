@@ -44,7 +44,7 @@ from mufin.folder import MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.rank.affinity import Affinity
-from mufin.rank.fusion import NAMES, Fusion
+from mufin.rank.fusion import NAMES, PAIRS, Fusion
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import Index, build_index, on_cpu
@@ -150,6 +150,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """The checked manifest: versions, the mixture of scores, and where each part is."""
     manifest = read_manifest(folder, FORMAT, PARTS)
     try:
+        if len(manifest["fusion"]) == len(NAMES) - len(PAIRS):  # of a model before there were pairs
+            manifest["fusion"] += [0.0] * len(PAIRS)
         for name, count in (("fusion", len(NAMES)), ("calibration", 3)):
             if len(manifest[name]) != count or not all(math.isfinite(value) for value in manifest[name]):
                 raise ValueError(name)

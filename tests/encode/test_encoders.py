@@ -216,3 +216,12 @@ def test_earlier_stages_are_evidence_beside_the_same_vector() -> None:
     assert torch.equal(evidence[:, : seen.width], seen(values, lengths))
     trained = VisionEncoder(Vision(model="offline", train_layers=1, stages=True))
     assert trained.evidence_width == trained.width
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 8, 15, 23])
+def test_pictures_go_through_a_processor_in_few_sizes(n: int, checkpoint: Checkpoint) -> None:
+    encoder = build("vision", checkpoint("resnet"), 0)
+    pixels = torch.arange(n)
+    portions = encoder._portions(pixels)
+    assert torch.equal(torch.cat(portions), pixels)
+    assert {len(part) for part in portions} <= {0, 1, 2, 4, 8}

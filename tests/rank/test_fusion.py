@@ -55,7 +55,7 @@ def test_calibrated_probabilities_are_near_the_truth() -> None:
     score = torch.from_numpy(rng.normal(0, 2, (2000, 8)).astype(np.float32))
     chance = (score - score.logsumexp(1, keepdim=True) + 1).sigmoid()
     relevant = torch.rand(score.shape) < chance
-    fusion = Fusion(torch.zeros(17), fit_calibration(score, relevant))
+    fusion = Fusion(torch.zeros(20), fit_calibration(score, relevant))
     found = fusion.probability(score)
     for low in (0.0, 0.2, 0.4):
         chosen = (found >= low) & (found < low + 0.2)
@@ -143,9 +143,9 @@ def test_a_hits_score_is_the_mixture_of_its_parts(remembering: Mufin, shop: Cata
     for hit in remembering.recommend(shop.items[7], k=7):
         row = int(remembering.labels.rows([hit.label])[0])
         rarity = 1 / (1 + math.log1p(max(1.0, float(remembering.labels.frequency[row]))))
-        votes = [math.log1p(hit.memory / 0.01), hit.memory, math.log1p(hit.words / 0.01), hit.words]
-        plain = [hit.classifier, hit.similarity, *votes, hit.overlap, float(hit.overlap > 0.9)]
-        features = [*plain, *(value * rarity for value in plain), rarity]
+        c, m, n = hit.classifier, math.log1p(hit.memory / 0.01), math.log1p(hit.words / 0.01)
+        plain = [c, hit.similarity, m, hit.memory, n, hit.words, hit.overlap, float(hit.overlap > 0.9)]
+        features = [*plain, *(value * rarity for value in plain), rarity, c * m, c * n, m * n]
         expected = sum(weight * value for weight, value in zip(theta, features, strict=True))
         assert hit.score == pytest.approx(expected, abs=1e-4)
 

@@ -19,6 +19,7 @@ from mufin.errors import ConfigError
 from mufin.ragged import Ragged, offsets_of
 
 LITE0 = "efficientnet-lite0"
+TOGETHER = 8  # pictures that a processor takes at a time: the maps of more leave its cache, at half the speed
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 
 
@@ -67,9 +68,19 @@ class VisionEncoder(nn.Module):
         rows, readable = [], []
         for start in range(0, len(pictures), batch):
             pixels, ok, _ = load_batch(pictures[start : start + batch], self.size)
-            rows.append(self._frozen(torch.from_numpy(pixels[ok])))
+            rows += [self._frozen(part) for part in self._portions(torch.from_numpy(pixels[ok]))]
             readable.append(ok)
         return Ragged(np.concatenate(rows), offsets_of(np.concatenate(readable).astype(np.int64)))
+
+    def _portions(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """What goes through the network together: on a processor 8, 4, 2 or 1, since convolutions are
+        prepared, and kept, for each number of pictures that comes."""
+        most = len(pixels) if next(self.network.parameters()).is_cuda else TOGETHER
+        if self.depth == "all" or len(pixels) <= 1 or most == len(pixels):
+            return (pixels,)
+        rest = len(pixels) % TOGETHER
+        last = [power for power in (4, 2, 1) if rest & power]
+        return pixels.split([TOGETHER] * (len(pixels) // TOGETHER) + last)
 
     def _frozen(self, pixels: Tensor) -> Any:
         """(n, S, S, 3) uint8 → (n, ...)."""

@@ -25,6 +25,7 @@ CLOSEST = 0.95  # a correlation of 1 would weigh infinitely
 PARTS = ("classifier", "similarity", "affinity")
 START = (0.0, 0.0, 1.0)  # affinity is a log odds: by itself it needs no weight
 SCALE = (20.0, 20.0, 1.0)
+RIDGE, FEW = 1e-2, 10.0  # held-out points with labels that nobody else has are few
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Affinity:
     def learnt(self, parts: Tensor, relevant: Tensor, negative: Tensor) -> Affinity:
         """With the mixture that ranks relevant labels without training above negative ones, (B, C) bool."""
         start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
-        return replace(self, mixture=softmax_weights(parts, relevant, negative, start, scale).cpu())
+        mixture = softmax_weights(parts, relevant, negative, start, scale, lambda n: max(RIDGE, FEW / n))
+        return replace(self, mixture=mixture.cpu())
 
 
 def _near(coordinates: Tensor, correlation: Tensor) -> Tensor:

@@ -15,12 +15,15 @@ SAME = 0.9  # words so alike that the label says what the item says
 PARTS = (
     "classifier", "similarity", "log memory", "memory", "log words", "words", "overlap", "same words",
 )  # fmt: skip
-NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity")
+PAIRS = ("classifier × log memory", "classifier × log words", "log memory × log words")
+NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity", *PAIRS)
 # Where a learnt mixture starts, and how far a unit of its ridge lets each weight go.
-START = (20.0, 0.0, 1.0, *[0.0] * 14)
-SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0)
-RIDGE = 1e-2
-FEW = 10.0  # below FEW / RIDGE queries the ridge grows, or a dozen would turn the best match into the worst
+START = (20.0, 0.0, 1.0, *[0.0] * 17)
+SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0, *[2.0] * 3)
+RIDGE = 1e-3
+FEW = (
+    10.0  # queries; a mixture of so many stays where it started, or they would make the best match the worst
+)
 CALIBRATED = 10  # hits a query that the probability is fitted on
 
 
@@ -37,16 +40,18 @@ class Parts:
     present: Tensor  # bool, False where there are fewer candidates
 
     def features(self) -> Tensor:
-        """φ (B, K, 17): c, a, log(1 + m / 0.01), m, log(1 + n / 0.01), n, o, [o > 0.9]; each times the rarity
-        of the label; and the rarity.
+        """φ (B, K, 20): c, a, m′ = log(1 + m / 0.01), m, n′ = log(1 + n / 0.01), n, o, [o > 0.9]; each times
+        the rarity of the label; the rarity; and what agrees: c m′, c n′, m′ n′.
 
         Rarity is 1 / (1 + log(1 + frequency)); a label without training counts as the rarest trained one.
         """
         rarity = 1 / (1 + torch.log1p(self.frequency.clamp(min=1)))
-        votes = [torch.log1p(self.memory / FLOOR), self.memory, torch.log1p(self.words / FLOOR), self.words]
+        c, m, n = self.classifier, torch.log1p(self.memory / FLOOR), torch.log1p(self.words / FLOOR)
         same = (self.overlap > SAME).to(self.overlap)
-        plain = torch.stack([self.classifier, self.similarity, *votes, self.overlap, same], dim=-1)
-        features = torch.cat([plain, plain * rarity[..., None], rarity[..., None]], dim=-1)
+        own = [c, self.similarity, m, self.memory, n, self.words, self.overlap, same]
+        plain = torch.stack(own, dim=-1)
+        pairs = torch.stack([rarity, c * m, c * n, m * n], dim=-1)
+        features = torch.cat([plain, plain * rarity[..., None], pairs], dim=-1)
         return features.masked_fill(~self.present[..., None], 0.0)
 
     def widened(self, width: int) -> Parts:
@@ -62,13 +67,13 @@ class Parts:
 class Fusion:
     """s = θ · φ, of which the paper's s = β c + (1 − β) a is one; p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂)."""
 
-    weights: Tensor  # θ (17,)
+    weights: Tensor  # θ (20,)
     calibration: Tensor  # u (3,)
 
     @classmethod
     def of_beta(cls, beta: float) -> Fusion:
         """The paper's fixed mixture; its probability is a rough guess until it is fitted."""
-        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 15]), torch.tensor([10.0, 0.0, -5.0]))
+        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 18]), torch.tensor([10.0, 0.0, -5.0]))
 
     def score(self, parts: Parts) -> Tensor:
         """s (B, K), −inf where there is no candidate."""
@@ -85,19 +90,29 @@ def fit_weights(parts: Parts, relevant: Tensor) -> Tensor:
     """θ by a softmax over each query's candidates, relevant (B, K) bool; a ridge makes few queries enough."""
     start, scale = (torch.tensor(values, device=relevant.device) for values in (START, SCALE))
     negative = parts.present & ~relevant
-    return softmax_weights(parts.features(), relevant, negative, start, scale)
+    return softmax_weights(
+        parts.features(), relevant, negative, start, scale, lambda n: max(RIDGE, (FEW / n) ** 2)
+    )
 
 
 def softmax_weights(
-    features: Tensor, relevant: Tensor, negative: Tensor, start: Tensor, scale: Tensor
+    features: Tensor,
+    relevant: Tensor,
+    negative: Tensor,
+    start: Tensor,
+    scale: Tensor,
+    ridge_of: Callable[[int], float],
 ) -> Tensor:
-    """θ (F,) that lifts the relevant (B, K) above the negative (B, K) by features (B, K, F), near `start`."""
+    """θ (F,) that lifts the relevant (B, K) above the negative (B, K) by features (B, K, F).
+
+    Minimises the mean loss plus ridge_of(queries) times the squared way from `start`, in units of `scale`.
+    """
     useful = relevant.any(1) & negative.any(1)
     features, relevant, negative = features[useful], relevant[useful], negative[useful]
     if not len(features):
         return start
 
-    ridge = max(RIDGE, FEW / len(features))
+    ridge = ridge_of(len(features))
 
     def loss(step: Tensor) -> Tensor:
         logits = features @ (start + step * scale)

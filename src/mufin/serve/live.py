@@ -20,7 +20,6 @@ from mufin.model import Mufin
 from mufin.serve.batching import Batcher
 from mufin.serve.listing import Listing
 from mufin.serve.problem import Problem
-from mufin.serve.trim import trim
 from mufin.store import save_labels
 
 log = logging.getLogger("mufin.serve")
@@ -78,7 +77,6 @@ class Live:
                 log.error("the model folder cannot be written: %s", error)
                 raise Problem(503, "the change could not be kept, so it was not made") from None
             self.state = State(fresh, _version(self.folder))
-            await asyncio.to_thread(trim)  # the old labels are free now
             return self.state
 
 

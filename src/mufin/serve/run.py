@@ -13,10 +13,10 @@ import uvicorn
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
 from mufin.serve.app import build_app
+from mufin.serve.heap import settle
 from mufin.serve.limits import Settings
 from mufin.serve.packing import pack
 from mufin.serve.service import Service
-from mufin.serve.trim import settle
 from mufin.store import load
 
 GRACE = 15  # seconds that requests in flight have when the service is told to stop
