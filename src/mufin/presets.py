@@ -33,6 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {
         "text": {"model": "offline", "train_layers": "all", "words": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
+        "embed": _SOFTMAX["embed"] | {"dim": 384},
         "finetune": _SOFTMAX["finetune"]
         | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },

@@ -117,8 +117,8 @@ class ApproximateIndex:
         with _threads(1 if len(queries) == 1 else None):
             _, found = self.faiss.search(_numpy(queries), many, params=self._parameters(many))
         entries = torch.from_numpy(found).to(queries.device)
-        similarity = self.similarity(queries, entries.clamp(min=0)).where(entries >= 0, -torch.inf)
-        similarity, order = similarity.topk(n, dim=1)
+        similarity = self.exact.rough_similarity(queries, entries.clamp(min=0))
+        similarity, order = similarity.where(entries >= 0, -torch.inf).topk(n, dim=1)
         return similarity, entries.gather(1, order)
 
     def label_of(self, entries: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from copy import copy
 
 import torch
@@ -104,13 +105,22 @@ class ExactIndex:
 
     def similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
         """⟨x̂_b, v_e⟩ for entries (B, n), summed in f64 so that the order of the sum leaves no trace."""
-        vectors = [part.vectors for part in self.parts]
-        rows = max(1, GATHERED // max(1, entries.shape[1] * self.width))
         sums = [
-            self._take(vectors, some).mul_(x[:, None]).sum(-1, dtype=torch.float64)  # (b, n, D) → (b, n)
-            for x, some in zip(queries.split(rows), entries.split(rows), strict=True)
+            gathered.mul_(x[:, None]).sum(-1, dtype=torch.float64)  # (b, n, D) → (b, n)
+            for x, gathered in self._gathered(queries, entries)
         ]
         return torch.cat(sums).float()
+
+    def rough_similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
+        """The same summed in f32, in half the time: to choose whom to look at."""
+        return torch.cat([(v @ x[:, :, None])[..., 0] for x, v in self._gathered(queries, entries)])
+
+    def _gathered(self, queries: Tensor, entries: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some queries (b, D) at a time, with the vectors (b, n, D) of their entries."""
+        vectors = [part.vectors for part in self.parts]
+        rows = max(1, GATHERED // max(1, entries.shape[1] * self.width))
+        for x, some in zip(queries.split(rows), entries.split(rows), strict=True):
+            yield x, self._take(vectors, some)
 
     @staticmethod
     def _take(parts: list[Tensor], entries: Tensor) -> Tensor:
