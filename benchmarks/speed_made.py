@@ -51,7 +51,7 @@ def made(name: str, n_queries: int, device: str = "cpu", seed: int = 0) -> World
 
     topics = around(torch.zeros(max(1, n // 1000), DIM, device=device), 1.0)
     below = around(pick(topics, max(1, n // 30)), 1.0)
-    labels = around(pick(below, n), 1.0)
+    labels = around(pick(below, n), 0.9)
     share = 0.5 * torch.rand(n_queries, 1, generator=generator, device=device)
     queries = around(pick(labels, n_queries) + share * pick(labels, n_queries), 0.9)  # somewhat of two things
     counts = torch.full((n,), 2, device=device)
