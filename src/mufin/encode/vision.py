@@ -80,7 +80,8 @@ class VisionEncoder(nn.Module):
             return (pixels,)
         rest = len(pixels) % TOGETHER
         last = [power for power in (4, 2, 1) if rest & power]
-        return pixels.split([TOGETHER] * (len(pixels) // TOGETHER) + last)
+        portions: tuple[Tensor, ...] = pixels.split([TOGETHER] * (len(pixels) // TOGETHER) + last)
+        return portions
 
     def _frozen(self, pixels: Tensor) -> Any:
         """(n, S, S, 3) uint8 → (n, ...)."""
