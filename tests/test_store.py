@@ -25,6 +25,7 @@ from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.data.pictures import StoredPictures
 from mufin.errors import ConfigError, ModelError
 from mufin.folder import file_hash
+from mufin.rank.fusion import PAIRS
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.memory import Memory
 from mufin.store import save_labels
@@ -209,6 +210,16 @@ def test_values_that_are_not_finite_are_not_saved(folder: Path) -> None:
     with pytest.raises(ModelError, match="weights.*not finite.*learning rate"):
         save(model, folder)
     assert contents(folder) == before
+
+
+def test_a_mixture_of_before_there_were_pairs_scores_as_it_did(
+    folder: Path, tiny_model: Mufin, shop: Catalogue
+) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    assert manifest["fusion"][-len(PAIRS) :] == [0.0] * len(PAIRS)  # the paper's mixture has none
+    manifest["fusion"] = manifest["fusion"][: -len(PAIRS)]
+    (folder / "mufin.json").write_text(json.dumps(manifest))
+    assert load(folder).recommend(shop.items[3]) == tiny_model.recommend(shop.items[3])
 
 
 def test_an_unknown_device(saved: Path) -> None:
