@@ -75,8 +75,7 @@ class VisionEncoder(nn.Module):
     def _portions(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """What goes through the network together: on a processor 8, 4, 2 or 1, since convolutions are
         prepared, and kept, for each number of pictures that comes."""
-        most = len(pixels) if next(self.network.parameters()).is_cuda else TOGETHER
-        if self.depth == "all" or len(pixels) <= 1 or most == len(pixels):
+        if self.depth == "all" or len(pixels) <= 1 or next(self.network.parameters()).is_cuda:
             return (pixels,)
         rest = len(pixels) % TOGETHER
         last = [power for power in (4, 2, 1) if rest & power]
