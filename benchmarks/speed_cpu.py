@@ -107,7 +107,7 @@ def _labels_of(name: str) -> int:
 
 
 def effort(index: Any) -> str:
-    return f"efSearch {index.faiss.hnsw.efSearch}" if index.is_graph else f"nprobe {index.faiss.nprobe}"
+    return f"efSearch {index.faiss.hnsw.efSearch}" if index.is_graph else f"nprobe {index.lists.nprobe}"
 
 
 def build(name: str, cache: Path) -> list[Row]:
@@ -270,7 +270,7 @@ def difficulty(trained: Path, catalogue: Path) -> list[Row]:
     """The same lists and efforts over trained embeddings and over as many made labels: recall of both."""
     from mufin import Catalogue, load
     from mufin.encode.features import Groups
-    from mufin.retrieve import approximate
+    from mufin.retrieve import approximate, codes
     from mufin.retrieve.entries import Entries
 
     model, read = load(trained, "cpu"), Catalogue.read(catalogue)
@@ -282,8 +282,8 @@ def difficulty(trained: Path, catalogue: Path) -> list[Row]:
     first = world.entries.labels.diff(prepend=torch.tensor([-1])) > 0
     two = first | torch.cat([first.new_zeros(1), first[:-1]])  # as many entries a label as icon-search has
     few = Entries(world.entries.vectors[two], world.entries.labels[two], real.n_labels)
-    rows, before = [], approximate.GRAPH
-    approximate.GRAPH = 0  # lists, as catalogues of the paper's sizes have them
+    rows, before = [], codes.GRAPH
+    codes.GRAPH = 0  # lists, as catalogues of the paper's sizes have them
     for name, entries, asked in (
         (f"trained: {trained.name}", real, queries),
         ("made, 2 entries a label", few, world.queries),
@@ -292,16 +292,16 @@ def difficulty(trained: Path, catalogue: Path) -> list[Row]:
         index = approximate.ApproximateIndex(entries, queries=asked[:TUNED])
         truth = index.exact.search(asked[TUNED:], K)
         row: Row = {"vectors": name, "labels": entries.n_labels, "entries": len(entries),
-                    "lists": index.faiss.nlist, "tuned to": effort(index)}  # fmt: skip
+                    "lists": index.lists.nlist, "tuned to": effort(index)}  # fmt: skip
         for share in (32, 16, 8, 4):  # of the lists
-            index.faiss.nprobe = index.faiss.nlist // share
+            index.lists.nprobe = index.lists.nlist // share
             found = index.search(asked[TUNED:], K).labels
             row[f"recall, 1/{share} of the lists"] = approximate.label_recall(found, truth.labels)
         row["similarity of label 1, 100"] = ", ".join(
             f"{v:.2f}" for v in truth.similarity[:, [0, -1]].mean(0).tolist()
         )
         rows.append(row)
-    approximate.GRAPH = before
+    codes.GRAPH = before
     return rows
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mufin.errors import ModelError
-from mufin.retrieve import approximate
+from mufin.retrieve import codes
 from mufin.retrieve.approximate import ApproximateIndex, label_recall
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import Entries
@@ -38,7 +38,7 @@ def clustered(n_labels: int, width: int = 48) -> tuple[Entries, Tensor]:
 def built(request: pytest.FixtureRequest) -> tuple[ApproximateIndex, Tensor]:
     entries, queries = clustered(20_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(approximate, "GRAPH", 10**6 if request.param == "graph" else 0)
+        patch.setattr(codes, "GRAPH", 10**6 if request.param == "graph" else 0)
         return ApproximateIndex(entries), queries
 
 

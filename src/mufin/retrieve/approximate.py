@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -16,20 +17,18 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mufin.errors import ModelError
+from mufin.ragged import Ints, ranges
+from mufin.retrieve.codes import Floats, build, load_faiss
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
 from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, first_fetch
 
-GRAPH = 20_000  # up to here HNSW over 8-bit vectors: too few to learn lists and codes from
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
-COARSE, MORE = 3, 8  # 4-bit codes misplace neighbours: of n wanted, 3 n and 8 a list are scored again
+COARSE = 4  # 4-bit codes misplace neighbours: of n wanted, 4 n are scored again
+SHARED = 256  # lists of one query from which on a second thread pays
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.005  # above the recall asked for: the check sees a sample only
-BREADTH = (
-    100  # efConstruction: with the 40 of faiss more is missed at the same effort, 200 builds half as fast
-)
-POINTS, ROUNDS = 40, 8  # of k-means: entries a list (faiss wants 39), and passes; more finds nothing more
 EFFORTS = tuple(round(64 * 1.12**i) for i in range(31))  # efSearch, to 1,900
 PROBES = tuple(sorted({round(8 * 1.12**i) for i in range(47)}))  # nprobe, to 1,500
 
@@ -46,7 +45,7 @@ class ApproximateIndex:
         Queries like those to come make the tuning true; without any, disturbed entries stand in.
         """
         self.exact = ExactIndex(entries)
-        self.faiss: Any = _build(entries)
+        self.faiss: Any = build(_numpy(entries.vectors))
         self._tune(recall, _disturbed(entries) if queries is None else queries[:SAMPLE])
 
     @property
@@ -83,7 +82,7 @@ class ApproximateIndex:
 
     def added(self, vectors: Tensor, labels: Tensor) -> ApproximateIndex:
         """With unit vectors (e, D) of new labels (e,), ascending, whose rows follow those of the index."""
-        faiss, index = _faiss(), copy(self)
+        faiss, index = load_faiss(), copy(self)
         index.exact = self.exact.added(vectors, labels)
         # A copy, in memory: others may be searching the old one, and faiss ends the process when a mapped
         # index grows.
@@ -92,14 +91,78 @@ class ApproximateIndex:
         return index
 
     def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last."""
-        many = n if self.is_graph else min(COARSE * n + MORE * self.faiss.nprobe, self.n_entries)
-        with _threads(1 if len(queries) == 1 else None):
-            _, found = self.faiss.search(_numpy(queries), many, params=self._parameters(many))
-        entries = torch.from_numpy(found).to(queries.device)
-        similarity = self.exact.rough_similarity(queries, entries.clamp(min=0))
-        similarity, order = similarity.where(entries >= 0, -torch.inf).topk(n, dim=1)
-        return similarity, entries.gather(1, order)
+        """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last.
+
+        Of the labels that the nearest belong to all entries are looked at, whether faiss found them or not.
+        """
+        asked, many = _numpy(queries), n if self.is_graph else min(COARSE * n, self.n_entries)
+        with _threads() if len(asked) > 1 else _threads(1) as cores:
+            found = self._found(asked, many, cores)
+            near = self._near(asked, found)
+            if not self.one_each:
+                found = self._of_same_labels(_best(near, found, n)[1])
+                near = self._near(asked, found)
+        near, found = _best(near, found, n)
+        similarity, order = torch.from_numpy(near).to(queries.device).sort(dim=1, descending=True)
+        return similarity, torch.from_numpy(found).to(queries.device).gather(1, order)
+
+    def _found(self, queries: Floats, n: int, cores: int) -> Ints:
+        """Some n entries (B, n) that are near by their codes, −1 after the last."""
+        if len(queries) == 1 and cores > 1 and not self.is_graph and self.lists.nprobe >= SHARED:
+            return self._by_two(queries, n)
+        found: Ints = self.faiss.search(queries, n, params=self._parameters(n))[1]
+        return found
+
+    def _by_two(self, query: Floats, n: int) -> Ints:
+        """The same for one query: two threads read half of its lists each, and find a bit more than n / 2."""
+        faiss, lists = load_faiss(), self.lists
+        if isinstance(self.faiss, faiss.IndexPreTransform):
+            query = self.faiss.chain.at(0).apply(query)
+        similarity, nearest = lists.quantizer.search(query, lists.nprobe)
+        each = n // 2 + n // 8
+
+        def half(which: slice) -> Ints:
+            own, near = np.ascontiguousarray(nearest[:, which]), np.ascontiguousarray(similarity[:, which])
+            found, score = np.empty((1, each), np.int64), np.empty((1, each), np.float32)
+            effort = faiss.SearchParametersIVF(nprobe=own.shape[1])
+            pointers = map(faiss.swig_ptr, (own, near, score, found))
+            with _threads(1):
+                lists.search_preassigned_c(1, faiss.swig_ptr(query), each, *pointers, False, effort)
+            return found
+
+        with ThreadPoolExecutor(1) as other:
+            rest = other.submit(half, slice(1, None, 2))
+            return np.concatenate([half(slice(0, None, 2)), rest.result()], axis=1)
+
+    def _near(self, queries: Floats, entries: Ints) -> Floats:
+        """⟨x̂_b, v_e⟩ for entries (B, n) by rows where they lie, with no copy of them; −inf for −1."""
+        faiss, start = load_faiss(), 0
+        best = np.full(entries.shape, -np.inf, np.float32)
+        for part in self.exact.parts:
+            own = entries - start if start else entries
+            if len(self.exact.parts) > 1:
+                own = np.where((own >= 0) & (own < len(part)), own, -1)
+            own, found = np.ascontiguousarray(own), np.empty(entries.shape, np.float32)
+            faiss.fvec_inner_products_by_idx(
+                *map(faiss.swig_ptr, (found, queries, part.vectors.numpy(), own)),
+                queries.shape[1],
+                *own.shape,
+            )
+            best, start = np.maximum(best, found), start + len(part)
+        return best
+
+    def _of_same_labels(self, entries: Ints) -> Ints:
+        """All entries of the labels that entries (B, n) belong to, each once, then −1."""
+        labels = np.sort(self.label_of(torch.from_numpy(entries).clamp(min=0)).numpy(), axis=1)
+        fresh = np.ones(labels.shape, bool)
+        fresh[:, 1:] = labels[:, 1:] != labels[:, :-1]
+        first, count = self.exact.owned(labels[fresh])
+        row = np.repeat(np.nonzero(fresh)[0], count)
+        sizes = np.bincount(row, minlength=len(entries))
+        slot = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        every = np.full((len(entries), int(sizes.max(initial=1))), -1)
+        every[row, slot] = ranges(first, count)
+        return every
 
     def label_of(self, entries: Tensor) -> Tensor:
         """The label of each entry."""
@@ -111,12 +174,12 @@ class ApproximateIndex:
 
     def save(self, path: Path | str) -> None:
         """Write the faiss index; the entries are the caller's to keep."""
-        _faiss().write_index(self.faiss, str(path))
+        load_faiss().write_index(self.faiss, str(path))
 
     @classmethod
     def load(cls, path: Path | str, entries: Entries) -> ApproximateIndex:
         """The saved index over the same entries, mapped from its file instead of read."""
-        faiss = _faiss()
+        faiss = load_faiss()
         try:
             stored = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
@@ -135,11 +198,16 @@ class ApproximateIndex:
         """HNSW; lists of codes otherwise."""
         return hasattr(self.faiss, "hnsw")
 
+    @property
+    def lists(self) -> Any:
+        """What holds the codes: `nlist` lists, `nprobe` of which a query reads."""
+        return load_faiss().extract_index_ivf(self.faiss)
+
     def _parameters(self, n: int) -> Any:
-        """How hard to search for n entries."""
-        if self.is_graph:
-            return _faiss().SearchParametersHNSW(efSearch=max(n, self.faiss.hnsw.efSearch))
-        return _faiss().SearchParametersIVF(nprobe=self.faiss.nprobe)
+        """How hard to search for n entries, where that depends on n."""
+        if not self.is_graph:
+            return None
+        return load_faiss().SearchParametersHNSW(efSearch=max(n, self.faiss.hnsw.efSearch))
 
     def _tune(self, recall: float, queries: Tensor, k: int = 100) -> None:
         """Take the least effort that reaches the recall of k labels."""
@@ -157,34 +225,13 @@ class ApproximateIndex:
         if self.is_graph:
             self.faiss.hnsw.efSearch = effort
         else:
-            self.faiss.nprobe = effort
+            self.lists.nprobe = effort
 
 
 def label_recall(found: Tensor, truth: Tensor) -> float:
     """The share of the true labels (B, k) that were found (B, k); −1 is no label."""
     hits = (truth[:, :, None] == found[:, None, :]).any(2) & (truth >= 0)
     return float(hits.sum() / (truth >= 0).sum().clamp(min=1))
-
-
-def _build(entries: Entries) -> Any:
-    """The faiss index for inner products over the entries."""
-    faiss = _faiss()
-    n, width = entries.vectors.shape
-    lists = min(round(2 * n**0.5), n // POINTS)
-    how = "HNSW32,SQ8" if n <= GRAPH else f"IVF{lists},PQ{width // 2 if width % 2 == 0 else width}x4fs"
-    index = faiss.index_factory(width, how, faiss.METRIC_INNER_PRODUCT)
-    vectors = _numpy(entries.vectors)
-    if n <= GRAPH:
-        index.hnsw.efConstruction = BREADTH
-        some = vectors
-    else:
-        index.cp.niter, index.cp.max_points_per_centroid = ROUNDS, POINTS
-        chosen = np.random.default_rng(0).choice(n, min(n, POINTS * lists), replace=False)
-        some = vectors[np.sort(chosen)]
-    if n:
-        index.train(some)
-        index.add(vectors)
-    return index
 
 
 def _disturbed(entries: Entries) -> Tensor:
@@ -195,25 +242,27 @@ def _disturbed(entries: Entries) -> Tensor:
     return normalize(vector + 0.75 * normalize(one - other, dim=1), dim=1)
 
 
-def _numpy(vectors: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _best(near: Floats, found: Ints, n: int) -> tuple[Floats, Ints]:
+    """The n nearest of each row (B, m), in no order; all, and −inf and −1, where there are fewer."""
+    if near.shape[1] < n:
+        width = ((0, 0), (0, n - near.shape[1]))
+        return np.pad(near, width, constant_values=-np.inf), np.pad(found, width, constant_values=-1)
+    chosen = np.argpartition(-near, n - 1, axis=1)[:, :n]
+    return np.take_along_axis(near, chosen, 1), np.take_along_axis(found, chosen, 1)
+
+
+def _numpy(vectors: Tensor) -> Floats:
     """f32 in rows, as faiss wants it."""
     return np.ascontiguousarray(vectors.detach().cpu().float().numpy())
 
 
-def _faiss() -> Any:
-    """faiss, loaded when it is first needed."""
-    import faiss
-
-    return faiss
-
-
 @contextmanager
-def _threads(n: int | None) -> Iterator[None]:
-    """Let faiss use n threads: waking others for a single query costs more than they give."""
-    faiss = _faiss()
+def _threads(n: int | None = None) -> Iterator[int]:
+    """Let faiss use n threads, or as many as it may; tells how many that were before."""
+    faiss = load_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(n or before)
     try:
-        yield
+        yield before
     finally:
         faiss.omp_set_num_threads(before)

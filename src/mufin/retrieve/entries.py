@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mufin.errors import UsageError
+from mufin.ragged import Ints, offsets_of
 
 Kind = Literal["bag", "vector", "centroid"]
 TINY = 1e-6  # a mean shorter than this has no direction
@@ -42,6 +44,11 @@ class Entries:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """(L + 1,): label l owns the entries from offsets[l] to offsets[l + 1]."""
+        return offsets_of(torch.bincount(self.labels, minlength=self.n_labels).cpu().numpy())
 
     @staticmethod
     def build(
