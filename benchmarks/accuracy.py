@@ -60,6 +60,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "fast, no memory": ("fast", ["memory.neighbours=0", "memory.loss=0"]),
     "fast, no memory, β = 0.7": ("fast", ["memory.neighbours=0", "memory.loss=0", "rank.beta=0.7"]),
     "fast, with cross-attention": ("fast", ["rank.cross=attention"]),
+    "fast, raw bags": ("fast", ["embed.bag=raw", "rank.cross=attention"]),
     "fast, ConCat": ("fast", ["rank.cross=concat"]),
     "fast, no A_S": ("fast", ["embed.attention=feedforward"]),
     "fast, 2A_S → 2A_C": ("fast", ["embed.blocks=2", "rank.cross=attention", "rank.blocks=2"]),

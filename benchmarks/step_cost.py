@@ -54,7 +54,7 @@ def embedder(config: Config) -> Embedder:
 
     made.dim, made.text, made.vision, made.words, made.token_projection = DIM, Ready(), None, None, None
     made.text_projection = nn.Linear(WIDTH, DIM)
-    made.dropout = nn.Dropout(0.0)
+    made.dropout, made.raw = nn.Dropout(0.0), False
     made.self_attention = SelfAttention(DIM)
     return made
 

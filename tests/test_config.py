@@ -111,6 +111,13 @@ def test_what_cannot_be_used_is_one_sentence(assignment: str, said: str) -> None
     assert isinstance(caught.value, MufinError)
 
 
+@pytest.mark.parametrize("attention", ["none", "sum"])
+def test_raw_bags_need_something_that_makes_the_vector(attention: str) -> None:
+    with pytest.raises(ConfigError, match=f'bag = "raw" needs an A_S .*attention = "{attention}"'):
+        Config().override(["embed.bag=raw", f"embed.attention={attention}"])
+    assert Config().override(["embed.bag=raw", "embed.attention=feedforward"]).embed.bag == "raw"
+
+
 @pytest.mark.parametrize("version", [VERSION + 1, VERSION + 1.0])
 def test_newer_version_is_refused(version: float, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"

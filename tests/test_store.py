@@ -119,6 +119,8 @@ def test_a_large_memory_is_saved_with_its_index(
         ("rank.cross=concat", "embed.attention=feedforward"),
         ("rank.cross=none", "embed.attention=none", "embed.projection=maxpool"),
         ("text.train_layers=1", "vision.train_layers=all", "rank.alpha=one"),
+        ("embed.bag=raw",),
+        ("embed.bag=raw", "rank.cross=concat", 'retrieve.entries=["vector"]'),
         ("modalities=text", 'retrieve.entries=["vector"]', "run.pictures=false"),
     ],
     ids=" ".join,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +23,22 @@ class Bag:
 
     values: Tensor  # (..., m, D)
     mask: Tensor  # (..., m) bool, False where padded
+    whole: Tensor | None = None  # (..., D) x̂, where it is not made of these rows
 
     def vector(self) -> Tensor:
-        """x̂ = N(1ᵀ X̂), shape (..., D); an empty bag gives the zero vector."""
+        """x̂ = N(1ᵀ X̂) unless it came with the bag, shape (..., D); an empty bag gives the zero vector."""
+        if self.whole is not None:
+            return self.whole
         total = self.values.masked_fill(~self.mask[..., None], 0.0).sum(dim=-2)
         return F.normalize(total, dim=-1)
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Bag:
+        """The same change to every tensor, for what concerns leading dimensions alone."""
+        whole = None if self.whole is None else change(self.whole)
+        return Bag(change(self.values), change(self.mask), whole)
+
     def to(self, device: torch.device | str) -> Bag:
-        return Bag(self.values.to(device), self.mask.to(device))
+        return self.map(lambda tensor: tensor.to(device))
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -42,25 +51,32 @@ class PackedBags:
     rows: Tensor  # (Σm, D)
     offsets: Tensor  # (n + 1,) int64
     words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
+    whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def take(self, which: Tensor) -> Bag:
         """The bags of these numbers, shape (...) → values (..., m, D); a number of −1 is an empty bag."""
-        start = self.offsets[which.clamp(min=0)]
-        length = torch.where(which >= 0, self.offsets[which.clamp(min=0) + 1] - start, 0)
+        some = which.clamp(min=0)
+        start = self.offsets[some]
+        length = torch.where(which >= 0, self.offsets[some + 1] - start, 0)
         m = max(int(length.max()), 1) if length.numel() else 1
         slot = torch.arange(m, device=which.device)
         mask = slot < length[..., None]  # (..., m)
+        whole = None
+        if self.whole is not None:
+            whole = F.embedding(some, self.whole).masked_fill_((which < 0)[..., None], 0.0)
         if not len(self.rows):
-            return Bag(self.rows.new_zeros(*mask.shape, self.rows.shape[1]), mask)
+            return Bag(self.rows.new_zeros(*mask.shape, self.rows.shape[1]), mask, whole)
         position = (start[..., None] + slot).where(mask, 0)
         # an embedding is the fastest way to gather rows
-        return Bag(F.embedding(position, self.rows).masked_fill_(~mask[..., None], 0.0), mask)
+        return Bag(F.embedding(position, self.rows).masked_fill_(~mask[..., None], 0.0), mask, whole)
 
     def vectors(self, block: int = 65536) -> Tensor:
         """x̂ of every bag, (n, D)."""
+        if self.whole is not None:
+            return self.whole
         device = self.rows.device
         blocks = [
             self.take(torch.arange(start, min(start + block, len(self)), device=device)).vector()
@@ -75,14 +91,15 @@ class PackedBags:
             return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64), words)
         rows = torch.cat([bag.values[bag.mask] for bag in bags])
         lengths = torch.cat([bag.mask.sum(-1) for bag in bags])
-        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)), words)
+        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)), words, joined([bag.whole for bag in bags]))
 
     def concat(self, other: PackedBags) -> PackedBags:
         tail = other.offsets[1:] + self.offsets[-1]
         words = None
         if self.words is not None and other.words is not None:
             words = csr_matrix(vstack([self.words, other.words]))
-        return PackedBags(torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail]), words)
+        rows, offsets = torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail])
+        return PackedBags(rows, offsets, words, joined([self.whole, other.whole]))
 
     def select(self, which: Tensor) -> PackedBags:
         """Only these bags, in this order, still packed."""
@@ -91,4 +108,15 @@ class PackedBags:
         shift = torch.repeat_interleave(start - offsets[:-1], end - start)
         position = torch.arange(len(shift), device=shift.device) + shift
         words = None if self.words is None else self.words[np.asarray(which.cpu())]
-        return PackedBags(self.rows[position], offsets, words)
+        whole = None if self.whole is None else self.whole[which]
+        return PackedBags(self.rows[position], offsets, words, whole)
+
+    def to(self, device: torch.device) -> PackedBags:
+        whole = None if self.whole is None else self.whole.to(device)
+        return PackedBags(self.rows.to(device), self.offsets.to(device), self.words, whole)
+
+
+def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Those that there are, end to end; None if there is none."""
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None

@@ -66,6 +66,8 @@ class Embed(Section):
     """From an encoder's native width to D: adaptive max pooling (paper) or a learnt linear layer."""
     attention: Literal["attention", "feedforward", "none", "sum"] = "attention"
     """A_S, or what stands in its place; `sum` makes a bag one row."""
+    bag: Literal["attended", "raw"] = "attended"
+    """Rows for A_C and the index: those of X̂¹ (paper), or of X̂⁰, so that A_S makes the vector alone."""
     fusion: Literal["late", "early"] = "late"
     """`early`: an item's picture vectors also enter the text encoder, as further tokens of each text."""
     blocks: int = Field(1, ge=1)
@@ -77,9 +79,11 @@ class Embed(Section):
     """On an encoder's output, before the projection."""
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Embed:
+    def _fits(self) -> Embed:
         if self.dim % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide dim = {self.dim}")
+        if self.bag == "raw" and self.attention in ("none", "sum"):
+            raise ValueError(f'bag = "raw" needs an A_S for the vector, not attention = "{self.attention}"')
         return self
 
 
@@ -229,9 +233,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _early_fusion_trains_all(self) -> Config:
         if self.embed.fusion == "early" and self.text.train_layers != "all":
-            raise ValueError(
-                'embed.fusion = "early" needs text.train_layers = "all": its tokens are new to it'
-            )
+            raise ValueError('embed.fusion = "early" needs text.train_layers = "all": its tokens are new')
         return self
 
     @classmethod

@@ -50,7 +50,10 @@ class Labels:
 
     def entries(self, kinds: Sequence[Kind]) -> Entries:
         """What these labels put into the index."""
-        return Entries.build(self.bags.rows, self.bags.offsets, self.centroids, self.has_centroid, kinds)
+        bags = self.bags
+        return Entries.build(
+            bags.rows, bags.offsets, self.centroids, self.has_centroid, kinds, vectors=bags.whole
+        )
 
     def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind]) -> Tensor:
         """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D)."""
@@ -128,9 +131,8 @@ class Labels:
         )  # fmt: skip
 
     def to(self, device: torch.device) -> Labels:
-        bags = PackedBags(self.bags.rows.to(device), self.bags.offsets.to(device), self.bags.words)
-        names = ("weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
-        return replace(self, bags=bags, **{name: getattr(self, name).to(device) for name in names})
+        names = ("bags", "weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 def _names(items: Items) -> list[tuple[str, str]]:

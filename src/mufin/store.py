@@ -126,7 +126,7 @@ def load(folder: Path | str, device: str = "auto") -> Mufin:
     with no_init_weights():  # the stored ones are filled in
         embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
     _fill(embedder, ranker, read_tensors(files["network.safetensors"]), files["network.safetensors"])
-    labels = _labels(read_tensors(files["labels.safetensors"]), files, manifest).to(where)
+    labels = _labels(read_tensors(files["labels.safetensors"]), files, manifest, config).to(where)
     index = _read_index(files, labels, config, where)
     memory = _memory(files["memory.safetensors"], len(labels.alive)).to(where)
     if "memory.faiss" in files and where.type == "cpu":
@@ -173,6 +173,8 @@ def _network_tensors(embedder: Embedder, ranker: Ranker) -> Iterator[tuple[str, 
 def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     yield "bags", labels.bags.rows
     yield "offsets", labels.bags.offsets
+    if labels.bags.whole is not None:
+        yield "whole", labels.bags.whole
     for name in PER_LABEL:
         yield name, getattr(labels, name)
     yield from sparse_tensors(labels.bags.words)
@@ -221,7 +223,9 @@ def _read_index(files: dict[str, Path], labels: Labels, config: Config, device: 
     return build_index(entries, config.retrieve.search)
 
 
-def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[str, Any]) -> Labels:
+def _labels(
+    tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[str, Any], config: Config
+) -> Labels:
     table = files["labels.parquet"]
     try:
         lazy = keeps_pictures(table, PICTURES)
@@ -231,12 +235,13 @@ def _labels(tensors: dict[str, Tensor], files: dict[str, Path], manifest: dict[s
         items = Items(items.table, StoredPictures(table)) if lazy else items
     except (pa.ArrowException, OSError, CatalogueError) as error:
         raise ModelError(f"{table} cannot be read ({error}): copy the folder again or train again") from None
-    missing = {"bags", "offsets", *PER_LABEL} - set(tensors)
+    each = PER_LABEL if config.embed.bag == "attended" else (*PER_LABEL, "whole")
+    missing = {"bags", "offsets", *each} - set(tensors)
     if missing:
         raise ModelError(f"{files['labels.safetensors']} has no {', '.join(sorted(missing))}: train again")
     words = words_of(tensors, (len(items), WIDTH), files["labels.safetensors"])
-    bags = PackedBags(tensors["bags"], tensors["offsets"], words)
-    if {len(items)} != {len(bags), *(len(tensors[name]) for name in PER_LABEL)}:
+    bags = PackedBags(tensors["bags"], tensors["offsets"], words, tensors.get("whole"))
+    if {len(items)} != {len(bags), *(len(tensors[name]) for name in each)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
     alive = torch.ones(len(items), dtype=torch.bool)
     known = {name: tensors[name] for name in PER_LABEL}

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from made import COLOURS, picture
+from made import COLOURS, made_shop, picture
+from mufin import Config, Item, fit, load
 from mufin.config import Text, Vision
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
@@ -225,3 +226,18 @@ def test_pictures_go_through_a_processor_in_few_sizes(n: int, checkpoint: Checkp
     portions = encoder._portions(pixels)
     assert torch.equal(torch.cat(portions), pixels)
     assert {len(part) for part in portions} <= {0, 1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("layers", ["0", "all"])
+def test_both_towers_of_clip_in_the_pipeline(
+    layers: str, checkpoint: Checkpoint, tiny_config: Config, tmp_path: Path
+) -> None:
+    """The paper's CLIP + MUFIN, its encoders frozen or fine-tuned."""
+    towers = [f"{kind}.model={checkpoint('clip')}" for kind in ("text", "vision")]
+    trained = [f"{kind}.train_layers={layers}" for kind in ("text", "vision")]
+    config = tiny_config.override([*towers, *trained, "embed.bag=raw", "embed.projection=maxpool"])
+    model = fit(made_shop(2), config, out=tmp_path, quiet=True)
+    asked = Item(texts=["red bar"], images=[picture("red", "bar")])
+    found, again = model.recommend(asked, k=7), load(tmp_path).recommend(asked, k=7)
+    assert [hit.label for hit in again] == [hit.label for hit in found]
+    assert [hit.score for hit in again] == pytest.approx([hit.score for hit in found], abs=1e-5)

@@ -97,13 +97,14 @@ def test_labels_may_leave_the_encoders_to_datapoints(stage: Any, losses: list[fl
 # -- gradient caching ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bag", ["attended", "raw"])
 @pytest.mark.parametrize("cross", ["attention", "none"])
-def test_gradient_caching_changes_nothing(cross: str, stage: Any) -> None:
+def test_gradient_caching_changes_nothing(cross: str, bag: str, stage: Any) -> None:
     after = []
     for chunk in (0, 5):
         it = stage(
             f"finetune.chunk={chunk}", f"rank.cross={cross}", "finetune.loss=softmax", "finetune.epochs=2",
-            "text.train_layers=all", "embed.dropout=0", "embed.input_dropout=0",
+            "text.train_layers=all", "embed.dropout=0", "embed.input_dropout=0", f"embed.bag={bag}",
         )  # fmt: skip
         for module in it.embedder.modules():
             if isinstance(module, torch.nn.Dropout):

@@ -192,10 +192,12 @@ def test_settings_that_leave_nothing_to_train(stage: Any) -> None:
 
 
 @pytest.mark.parametrize("losses_of", [("margin", "cosine"), ("softmax", "softmax")])
-@pytest.mark.parametrize("attention", ["attention", "feedforward", "none"])
+@pytest.mark.parametrize(
+    "embed", ["attention=attention", "attention=feedforward", "attention=none", "bag=raw"]
+)
 @pytest.mark.parametrize("cross", ["attention", "concat", "none"])
 def test_gradients_reach_everything_that_is_trained(
-    losses_of: tuple[str, str], attention: str, cross: str, stage: Any, shop: Catalogue
+    losses_of: tuple[str, str], embed: str, cross: str, stage: Any, shop: Catalogue
 ) -> None:
     """After one step of each module every trained weight has a gradient that is not all zero."""
     one, four = losses_of
@@ -204,7 +206,7 @@ def test_gradients_reach_everything_that_is_trained(
     ]  # to look at one of two
     rich = Catalogue(shop.items, Items.of(labels), shop.parts.values())
     it = stage(
-        f"embed.attention={attention}", f"rank.cross={cross}", "text.train_layers=1", "vision.train_layers=1",
+        f"embed.{embed}", f"rank.cross={cross}", "text.train_layers=1", "vision.train_layers=1",
         f"pretrain.loss={one}", f"finetune.loss={four}", "finetune.margin=-1.0",  # every hinge is active
         "pretrain.epochs=1", "finetune.epochs=1", "pretrain.batch=64", "finetune.batch=64", catalogue=rich,
     )  # fmt: skip

@@ -26,7 +26,10 @@ from mufin.ragged import Ints, Ragged
 
 
 class Embedder(nn.Module):
-    """X̂¹ = A_S(X̂⁰), X̂⁰ one row a descriptor: P(E_T(text)) or P(E_V(picture)), P the projection to D."""
+    """X̂¹ = A_S(X̂⁰), X̂⁰ one row a descriptor: P(E_T(text)) or P(E_V(picture)), P the projection to D.
+
+    Where bags stay raw, an item is X̂⁰ with x̂¹ = N(1ᵀ A_S(X̂⁰)) beside it.
+    """
 
     def __init__(self, config: Config, folder: Path | None = None) -> None:
         """Pre-trained encoders, or those whose layout lies in `folder` (weights are filled in later)."""
@@ -41,6 +44,7 @@ class Embedder(nn.Module):
             self.image_projection = _projection(settings.projection, self.vision.width, self.dim)
         self.words = Words() if config.text.words else None
         self.dropout = nn.Dropout(settings.input_dropout)
+        self.raw = settings.bag == "raw"
         self.self_attention: nn.Module
         match settings.attention:
             case "attention":
@@ -66,9 +70,10 @@ class Embedder(nn.Module):
         return self if not mode and not self.training else super().train(mode)
 
     def forward(self, batch: Batch) -> Bag:
-        """X̂¹ of the batch: values (B, m, D), mask (B, m)."""
-        bag: Bag = self.self_attention(self.raw_bag(batch))
-        return bag
+        """X̂¹ of the batch: values (B, m, D), mask (B, m); or X̂⁰ with whole x̂¹ (B, D)."""
+        before = self.raw_bag(batch)
+        after: Bag = self.self_attention(before)
+        return replace(before, whole=after.vector()) if self.raw else after
 
     def raw_bag(self, batch: Batch) -> Bag:
         """X̂⁰: each descriptor encoded by itself and projected to D."""

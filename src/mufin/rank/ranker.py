@@ -48,7 +48,7 @@ class Ranker(nn.Module):
         """x̂²ˡ (B, k, D) of each datapoint X̂¹ (B, m, D) for its own k labels Ẑ¹ (B, k, n, D)."""
         match self.cross_attention:
             case CrossAttention() as attend:
-                bag: Bag = attend(Bag(x.values[:, None], x.mask[:, None]), z)
+                bag: Bag = attend(x.map(lambda tensor: tensor[:, None]), z)
                 return bag.vector()
             case Concat() as concat:
                 mixed: Tensor = concat(x.vector()[:, None], z.vector())
@@ -70,6 +70,10 @@ class Ranker(nn.Module):
             x = bags.take(chosen)
             near = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf)
             similarity.append(near.amax(-1))
-            each = Bag(z.values.expand(len(x), *z.values.shape), z.mask.expand(len(x), *z.mask.shape))
-            classifier.append(self(x, each, w.expand(len(x), *w.shape)))
+            classifier.append(self(x, _repeated(z, len(x)), w.expand(len(x), *w.shape)))
         return torch.cat(classifier), torch.cat(similarity)
+
+
+def _repeated(z: Bag, n: int) -> Bag:
+    """The same labels for each of n datapoints: (C, …) → (n, C, …)."""
+    return z.map(lambda tensor: tensor.expand(n, *tensor.shape))

@@ -57,8 +57,9 @@ class Entries:
         centroids: Tensor | None = None,  # (L, D)
         has_centroid: Tensor | None = None,  # (L,) bool; None: every label that `centroids` covers
         kinds: Sequence[Kind] = ("bag", "centroid"),
+        vectors: Tensor | None = None,  # (L, D); None: the sums of the bags
     ) -> Entries:
-        """The entries of every label: N(row) of its bag Ẑ_l, its vector N(1ᵀẐ_l), its centroid N(μ_l).
+        """The entries of every label: N(row) of its bag Ẑ_l, its vector ẑ_l = N(1ᵀẐ_l), its centroid N(μ_l).
 
         A label with an empty bag and no centroid has no entry.
         """
@@ -72,18 +73,19 @@ class Entries:
         if "bag" in kinds:
             parts.append((bag_rows, owner))
         if "vector" in kinds:
-            sums = bag_rows.new_zeros(n_labels, bag_rows.shape[1]).index_add_(0, owner, bag_rows)  # (L, D)
+            if vectors is None:
+                vectors = bag_rows.new_zeros(n_labels, bag_rows.shape[1]).index_add_(0, owner, bag_rows)
             some = everyone[sizes.to(bag_rows.device) > 0]
-            parts.append((sums[some], some))
+            parts.append((vectors[some], some))
         if "centroid" in kinds and centroids is not None:
             some = everyone if has_centroid is None else everyone[has_centroid.to(bag_rows.device)]
             parts.append((centroids.to(bag_rows.device)[some], some))
         labels = torch.cat([part[1] for part in parts])  # (E,)
-        vectors = torch.cat([part[0] for part in parts])  # (E, D)
+        found = torch.cat([part[0] for part in parts])  # (E, D)
         if len(parts) > 1:
             labels, order = labels.sort(stable=True)
-            vectors = vectors[order]
-        return Entries(normalize(vectors.float(), dim=1), labels, n_labels)
+            found = found[order]
+        return Entries(normalize(found.float(), dim=1), labels, n_labels)
 
     def only(self, allowed: Tensor) -> Entries:
         """The entries of the labels in allowed (L,) bool; label rows keep their numbers."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.bag import Bag
+from mufin.bag import Bag, joined
 from mufin.ragged import Ints
 
 Embed = Callable[[Ints], Bag]
@@ -34,19 +35,34 @@ class CachedBags:
         missing = [width - bag.mask.shape[1] for bag in bags]
         values = [F.pad(bag.values, (0, 0, 0, more)) for bag, more in zip(bags, missing, strict=True)]
         masks = [F.pad(bag.mask, (0, more)) for bag, more in zip(bags, missing, strict=True)]
-        self.bag = Bag(torch.cat(values).requires_grad_(), torch.cat(masks))
+        self.bag = Bag(torch.cat(values), torch.cat(masks), joined([bag.whole for bag in bags]))
+        for tensor in _learnt(self.bag):
+            tensor.requires_grad_()
 
     def send(self) -> None:
         """Call after `backward` of the loss: the gradients of the bags reach the weights."""
-        assert self.bag.values.grad is not None
         after = _random_state()
-        gradients = self.bag.values.grad.split([len(part) for part in self.chunks])
-        for part, state, gradient in zip(self.chunks, self.states, gradients, strict=True):
+        sizes = [len(part) for part in self.chunks]
+        sent = [_gradient(tensor).split(sizes) for tensor in _learnt(self.bag)]
+        for part, state, *gradients in zip(self.chunks, self.states, *sent, strict=True):
             _set_random_state(state)
-            values = self.embed(part).values
-            if values.requires_grad:
-                values.backward(gradient[:, : values.shape[1]])
+            again = zip(_learnt(self.embed(part)), gradients, strict=True)
+            pairs = [(tensor, gradient) for tensor, gradient in again if tensor.requires_grad]
+            torch.autograd.backward(
+                [tensor for tensor, _ in pairs],
+                [gradient[:, : tensor.shape[1]] for tensor, gradient in pairs],  # no wider than this chunk
+            )
         _set_random_state(after)
+
+
+def _learnt(bag: Bag) -> list[Tensor]:
+    """What of a bag gradients go through: its rows, and its vector where that is not made of them."""
+    return [bag.values] if bag.whole is None else [bag.values, bag.whole]
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    """Zero where the loss did not look at it."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _random_state() -> Any:

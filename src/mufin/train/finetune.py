@@ -165,7 +165,7 @@ class _Tuner:
     def _own_loss(self, labels: Ints, own: Ints, x: Bag, z: Bag, w: Tensor) -> Tensor:
         """Each datapoint adapted to its own S_i ∪ T_i: the paper's loss, or a softmax over them."""
         at = torch.from_numpy(np.searchsorted(labels, np.maximum(own, labels[0]))).to(self.device)  # (B, k)
-        score = self.ranker(x, Bag(z.values[at], z.mask[at]), w[at]).float()
+        score = self.ranker(x, z.map(lambda tensor: tensor[at]), w[at]).float()
         present = torch.from_numpy(own >= 0).to(self.device)
         positive = present.clone()
         positive[:, self.settings.positives :] = False

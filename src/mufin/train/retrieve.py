@@ -38,7 +38,8 @@ def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Emb
 def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> Index:
     """The index over Σ (m_l + 1) entries, tuned by real queries where it is approximate."""
     means, has = centroids(embedded.points, relevance)
-    entries = Entries.build(embedded.labels.rows, embedded.labels.offsets, means, has, settings.entries)
+    bags = embedded.labels
+    entries = Entries.build(bags.rows, bags.offsets, means, has, settings.entries, vectors=bags.whole)
     return build_index(entries, settings.search, embedded.points[:256])
 
 

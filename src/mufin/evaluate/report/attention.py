@@ -46,22 +46,23 @@ def attention_section(study: Study) -> Section:
     attend = study.model.ranker.cross_attention
     attends = isinstance(attend, CrossAttention)
     one = all(_bag_size(study, label) < 2 for _, label in pairs)
-    section.blocks.append(Text(_introduction(attends, one)))
+    section.blocks.append(Text(_introduction(attends, one, study.model.embedder.raw)))
     for number, (point, label) in enumerate(pairs, 1):
         section.blocks.append(_heat_map(study, number, point, label, attends and not one))
     return section
 
 
-def _introduction(attends: bool, one: bool) -> str:
+def _introduction(attends: bool, one: bool, raw: bool) -> str:
+    when = "before" if raw else "after"
     if not attends:
         return (
             "This model has no cross-attention (rank.cross is not “attention”). Shown instead: the cosine "
-            "between the rows of the datapoint's bag and those of the label's, after self-attention."
+            f"between the rows of the datapoint's bag and those of the label's, {when} self-attention."
         )
     if one:
         return (
             "The labels have one descriptor each, on which cross-attention puts all its weight. Shown "
-            "instead: the cosine between the rows of the two bags, after self-attention."
+            f"instead: the cosine between the rows of the two bags, {when} self-attention."
         )
     return (
         "Cross-attention: how much each descriptor of the datapoint (rows) looks at each descriptor of the "
