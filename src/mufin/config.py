@@ -53,8 +53,8 @@ class Vision(Section):
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
     stages: bool = False
-    """Let the affinity see earlier stages of the encoder too (colours, textures); without effect
-    but on `offline`, frozen."""
+    """Let the affinity see earlier stages of the encoder (colours, textures) and not its last map; without
+    effect but on `offline`, frozen."""
 
 
 class Embed(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,12 @@ def parts(model: Mufin, points: Features, queries: Groups, labels: Features, can
     embedder, affinity = model.embedder, model.affinity
     assert affinity is not None
     c, a = model.ranker.untrained(embedder.embed(points, queries), embedder.embed(labels, candidates))
-    f = affinity.score(embedder.evidence(points, queries), embedder.evidence(labels, candidates))
+    members, which = np.unique(queries.members, return_inverse=True)
+    single = embedder.evidence(points, Groups.singles(members))
+    groups = Groups(queries.offsets, which.astype(np.int64))
+    f = affinity.score(
+        embedder.evidence(points, queries), single, groups, embedder.evidence(labels, candidates)
+    )
     return torch.stack([c, a, f.to(c)], dim=-1)
 
 

@@ -14,7 +14,7 @@ from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.data.sets import Questions
 from mufin.encode.features import Groups
 from mufin.evaluate.score import answer
-from mufin.rank.affinity import START, Affinity, Side
+from mufin.rank.affinity import START, Affinity, Side, View
 from mufin.rank.pairs import FLOOR, WIDTH, Pairs
 from mufin.zeroshot import parts, scores
 
@@ -25,20 +25,22 @@ def gaussian(*shape: int) -> torch.Tensor:
     return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
 
-def fitted(evidence: torch.Tensor, pairs: list[tuple[int, int]], blocks: list[int]) -> Affinity:
+def fitted(evidence: torch.Tensor, pairs: list[tuple[int, int]], widths: list[int]) -> View:
     """Points and labels are the same items."""
-    side = Side.principal(evidence, blocks)
+    side = Side.principal(
+        evidence, [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
+    )
     x = side(evidence)
     rows, columns = zip(*pairs, strict=True)
     relevance = csr_matrix((np.ones(len(pairs), bool), (rows, columns)), shape=(len(x), len(x)))
-    return Affinity.fit(side, side, x, x, relevance)
+    return View.fit(side, side, x, x, relevance)
 
 
-def plain(correlation: torch.Tensor) -> Affinity:
+def plain(correlation: torch.Tensor) -> View:
     """Evidence as coordinates, one remembered pair: whatever is near it is as near to chance."""
     k = len(correlation)
     side, pair = Side(torch.zeros(k), torch.eye(k), torch.zeros(k)), torch.zeros(1, k)
-    return Affinity(side, side, correlation, Pairs(pair, pair, torch.ones(1)), torch.tensor(START))
+    return View(side, side, correlation, Pairs(pair, pair, torch.ones(1)))
 
 
 def test_the_formula_against_densities() -> None:
@@ -133,7 +135,7 @@ def test_few_pairs_say_little() -> None:
 
 
 def test_the_mixture_follows_what_decides_and_stays_where_nothing_does() -> None:
-    affinity = plain(torch.zeros(1))
+    affinity = Affinity((plain(torch.zeros(1)),), (), torch.tensor(START))
     known = gaussian(300, 10, 3) * torch.tensor([0.1, 0.1, 1.0])
     relevant = known[..., 0] == known[..., 0].amax(1, keepdim=True)  # the classifier knows it all
     learnt = affinity.learnt(known, relevant, ~relevant).mixture
@@ -141,6 +143,42 @@ def test_the_mixture_follows_what_decides_and_stays_where_nothing_does() -> None
     assert float(relevant.gather(1, best).float().mean()) > 0.9
     none = torch.zeros_like(relevant)
     assert affinity.learnt(known, none, ~none).mixture.tolist() == list(START)
+
+
+def test_sets_and_their_members_count_alike() -> None:
+    """f is the mean of all views; a member's is averaged over its set."""
+    one, other = plain(torch.tensor([0.9, 0.3])), plain(torch.tensor([0.5, 0.1]))
+    points, items, labels = gaussian(2, 2), gaussian(4, 2), gaussian(5, 2)
+    groups = Groups(np.array([0, 2, 5]), np.array([3, 0, 1, 2, 3]))
+    found = Affinity((one,), (other,), torch.tensor(START)).score(points, items, groups, labels)
+    single, whole = other.score(items, labels), one.score(points, labels)
+    for i, members in enumerate(([3, 0], [1, 2, 3])):
+        torch.testing.assert_close(found[i], (whole[i] + single[members].mean(0)) / 2)
+    alone = Affinity((one,), (), torch.tensor(START)).score(points, items, groups, labels)
+    torch.testing.assert_close(alone, whole)
+
+
+def test_columns_in_no_block_are_not_read() -> None:
+    evidence = gaussian(50, 6)
+    side = Side.principal(evidence, [slice(0, 2), slice(4, 6)])
+    other = evidence.clone()
+    other[:, 2:4] = 7
+    torch.testing.assert_close(side(other), side(evidence))
+    assert side.columns(slice(4, 6)).tolist() == [False, False, True, True]
+
+
+def test_an_affinity_of_one_view_is_read_as_it_was_kept() -> None:
+    """Before there were several, its tensors had no prefix."""
+    view = plain(torch.tensor([0.9, 0.3]))
+    old = Affinity.of({**dict(view.tensors()), "mixture": torch.tensor(START)})
+    assert (len(old.sets), old.members) == (1, ())
+    x = gaussian(3, 2)
+    torch.testing.assert_close(old.sets[0].score(x, x), view.score(x, x))
+    many = Affinity((view, view), (view,), torch.tensor(START))
+    again = Affinity.of(dict(many.tensors()))
+    assert (len(again.sets), len(again.members)) == (2, 1)
+    with pytest.raises(KeyError):
+        Affinity.of({"mixture": torch.tensor(START)})
 
 
 # -- in a model ----------------------------------------------------------------------------------------------

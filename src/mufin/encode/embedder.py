@@ -185,6 +185,15 @@ class Embedder(nn.Module):
         """How many columns of `evidence` each encoder has."""
         return [self.text.width, *([] if self.vision is None else [self.vision.evidence_width])]
 
+    @property
+    def blocks(self) -> list[slice]:
+        """Columns of `evidence` that affinity reads: of pictures the stages, if any, not the last map."""
+        text, vision = slice(0, self.text.width), self.vision
+        if vision is None:
+            return [text]
+        start = text.stop + (vision.width if vision.stages else 0)
+        return [text, slice(start, text.stop + vision.evidence_width)]
+
     @torch.no_grad()
     def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
         """Mean output of each encoder over a point's descriptors, (n, Σ widths); NaN where there are none."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 from torch import Tensor
 
+from mufin.encode.features import Groups
 from mufin.rank.fusion import softmax_weights
 from mufin.rank.pairs import Pairs
 
@@ -37,12 +38,15 @@ class Side:
     shift: Tensor  # (k,)
 
     @classmethod
-    def principal(cls, evidence: Tensor, blocks: list[int]) -> Side:
-        """The principal components of each block of columns, which is the output of one encoder."""
+    def principal(cls, evidence: Tensor, blocks: list[slice]) -> Side:
+        """The principal components of each block of columns, what an encoder says; others are not read."""
         mean = evidence.nanmean(0).nan_to_num()
-        bases = [_principal(part - centre) for part, centre in zip(
-            evidence.split(blocks, 1), mean.split(blocks), strict=True)]  # fmt: skip
-        basis = torch.block_diag(*bases)
+        bases = []
+        for block in blocks:
+            part = _principal(evidence[:, block] - mean[block])
+            bases.append(part.new_zeros(len(mean), part.shape[1]))
+            bases[-1][block] = part
+        basis = torch.cat(bases, 1)
         return cls(mean, basis, basis.new_zeros(basis.shape[1]))
 
     def __call__(self, evidence: Tensor) -> Tensor:
@@ -50,14 +54,22 @@ class Side:
         known: Tensor = (evidence.to(self.mean) - self.mean).nan_to_num()
         return known @ self.basis - self.shift
 
+    def columns(self, block: slice) -> Tensor:
+        """Which coordinates come from these columns of the evidence, (k,) bool."""
+        return self.basis[block].any(0)
+
+    def only(self, which: Tensor) -> Side:
+        """Some of the coordinates."""
+        return Side(self.mean, self.basis[:, which], self.shift[which])
+
     def turned(self, centre: Tensor, by: Tensor) -> Side:
         """Coordinates y as (y − centre) · by."""
         return Side(self.mean, self.basis @ by, (self.shift + centre) @ by)
 
 
 @dataclass(frozen=True)
-class Affinity:
-    """f = log p(x, z) / (p(x) p(z)) twice, added: by a Gaussian and by the remembered pairs around x and z.
+class View:
+    """log p(x, z) / (p(x) p(z)) twice, added: by a Gaussian and by the remembered pairs around x and z.
 
     The Gaussian's is Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²).
     """
@@ -66,14 +78,11 @@ class Affinity:
     labels: Side
     correlation: Tensor  # ρ (k,), falling
     pairs: Pairs
-    mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
 
     @classmethod
-    def fit(cls, points: Side, labels: Side, x: Tensor, z: Tensor, relevance: csr_matrix) -> Affinity:
-        """From coordinates x (N, k) and z (L, k'); a pair weighs 1 / √(how many points have its label)."""
-        frequency = np.maximum(np.bincount(relevance.indices, minlength=relevance.shape[1]), 1)
-        pairs = csr_matrix(relevance.multiply(1 / np.sqrt(frequency)))
-        pairs.data /= pairs.data.sum()
+    def fit(cls, points: Side, labels: Side, x: Tensor, z: Tensor, relevance: csr_matrix) -> View:
+        """From coordinates x (N, k) and z (L, k') and how often each pair was met, (N, L)."""
+        pairs = _even(relevance)
         x, z = x.double().cpu(), z.double().cpu()
         of_x, of_z = (torch.from_numpy(np.asarray(pairs.sum(axis)).ravel()) for axis in (1, 0))
         mean_x, mean_z = of_x @ x, of_z @ z
@@ -88,11 +97,11 @@ class Affinity:
         near_x, near_z = (_near(c, correlation).float() for c in (x @ turn_x, z @ turn_z))
         return cls(
             points.turned(mean_x.float(), turn_x.float()), labels.turned(mean_z.float(), turn_z.float()),
-            correlation.float(), Pairs.of(near_x, near_z, pairs), torch.tensor(START),
+            correlation.float(), Pairs.of(near_x, near_z, pairs),
         )  # fmt: skip
 
     def score(self, points: Tensor, labels: Tensor) -> Tensor:
-        """f (B, C) of points by their evidence (B, H) and labels by theirs (C, H')."""
+        """(B, C) of points by their evidence (B, H) and labels by theirs (C, H')."""
         x, z, r = self.points(points), self.labels(labels), self.correlation
         rest = 1 - r.square()
         alone = r.square() / (2 * rest)
@@ -104,15 +113,64 @@ class Affinity:
         """What a model folder keeps."""
         for name in ("points", "labels", "pairs"):
             yield from ((f"{name}.{key}", tensor) for key, tensor in vars(getattr(self, name)).items())
-        yield from (("correlation", self.correlation), ("mixture", self.mixture))
+        yield "correlation", self.correlation
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor], prefix: str = "") -> View:
+        """From what `tensors` gave, each name behind the prefix."""
+        points, labels = (
+            Side(*(tensors[f"{prefix}{name}.{key}"] for key in ("mean", "basis", "shift")))
+            for name in ("points", "labels")
+        )
+        pairs = Pairs(*(tensors[f"{prefix}pairs.{key}"] for key in ("points", "labels", "weight")))
+        return cls(points, labels, tensors[f"{prefix}correlation"], pairs)
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """f: the mean of several views, by all encoders and by each alone, of a whole set and of its members."""
+
+    sets: tuple[View, ...]  # evidence of a datapoint with a label's
+    members: tuple[
+        View, ...
+    ]  # evidence of one item of a datapoint with a label's; none where points are items
+    mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
+
+    def score(self, points: Tensor, members: Tensor, groups: Groups, labels: Tensor) -> Tensor:
+        """f (B, C) by the evidence of points (B, H), of items (I, H) that the points are groups of, and of
+        labels (C, H'): items are scored one by one, then averaged over each group."""
+        total = torch.stack([view.score(points, labels) for view in self.sets]).sum(0)
+        if self.members:
+            single = torch.stack([view.score(members, labels) for view in self.members]).sum(0)
+            sizes = torch.from_numpy(np.diff(groups.offsets))
+            point = torch.repeat_interleave(torch.arange(len(groups)), sizes)
+            each = single[torch.from_numpy(groups.members)] / sizes[point, None]
+            total = total.index_add(0, point, each)
+        return total / (len(self.sets) + len(self.members))
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What a model folder keeps."""
+        for kind in ("sets", "members"):
+            for number, view in enumerate(getattr(self, kind)):
+                yield from ((f"{kind}.{number}.{name}", tensor) for name, tensor in view.tensors())
+        yield "mixture", self.mixture
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor]) -> Affinity:
-        """From what `tensors` gave."""
-        keys = ("mean", "basis", "shift")
-        points, labels = (Side(*(tensors[f"{name}.{key}"] for key in keys)) for name in ("points", "labels"))
-        pairs = Pairs(*(tensors[f"pairs.{key}"] for key in ("points", "labels", "weight")))
-        return cls(points, labels, tensors["correlation"], pairs, tensors["mixture"])
+        """From what `tensors` gave; older folders hold one view of sets, its tensors without a prefix."""
+        if "correlation" in tensors:
+            return cls((View.of(tensors),), (), tensors["mixture"])
+        sets, members = (
+            tuple(
+                View.of(tensors, f"{kind}.{number}.")
+                for number in range(sum(name.startswith(f"{kind}.") for name in tensors))
+                if f"{kind}.{number}.correlation" in tensors
+            )
+            for kind in ("sets", "members")
+        )
+        if not sets:
+            raise KeyError("correlation")
+        return cls(sets, members, tensors["mixture"])
 
     def mixed(self, parts: Tensor) -> Tensor:
         """s (B, C) of the parts (B, C, 3)."""
@@ -123,6 +181,15 @@ class Affinity:
         start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
         mixture = softmax_weights(parts, relevant, negative, start, scale, lambda n: max(RIDGE, FEW / n))
         return replace(self, mixture=mixture.cpu())
+
+
+def _even(relevance: csr_matrix) -> csr_matrix:
+    """Weights that sum to 1, r / √(Σ r of the point · Σ r of the label): what is everywhere says less."""
+    pairs = csr_matrix(relevance, dtype=np.float64)
+    rows, columns = (1 / np.sqrt(np.maximum(np.asarray(pairs.sum(axis)).ravel(), 1)) for axis in (1, 0))
+    pairs = csr_matrix(diags(rows) @ pairs @ diags(columns))
+    pairs.data /= pairs.data.sum()
+    return pairs
 
 
 def _near(coordinates: Tensor, correlation: Tensor) -> Tensor:

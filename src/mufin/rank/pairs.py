@@ -34,10 +34,11 @@ class Pairs:
 
     def score(self, x: Tensor, z: Tensor) -> Tensor:
         """log(0.01 + Σ w K(x, xᵢ) K(z, zᵢ) / (Σ w K(x, xᵢ) · Σ w K(z, zᵢ))), (B, C); K = exp(−|·|² / 0.5)."""
-        return torch.cat([self._chunk(part, z) for part in x.split(CHUNK)])
+        near_z = _kernel(z, self.labels)  # (C, P)
+        return torch.cat([self._chunk(part, near_z) for part in x.split(CHUNK)])
 
-    def _chunk(self, x: Tensor, z: Tensor) -> Tensor:
-        near_x, near_z = _kernel(x, self.points) * self.weight, _kernel(z, self.labels)  # (B, P), (C, P)
+    def _chunk(self, x: Tensor, near_z: Tensor) -> Tensor:
+        near_x = _kernel(x, self.points) * self.weight  # (B, P)
         apart = near_x.sum(1)[:, None] * (near_z @ self.weight)
         return (near_x @ near_z.T / apart.clamp(min=1e-12) + FLOOR).log()
 
