@@ -16,12 +16,11 @@ def parts(model: Mufin, points: Features, queries: Groups, labels: Features, can
     embedder, affinity = model.embedder, model.affinity
     assert affinity is not None
     c, a = model.ranker.untrained(embedder.embed(points, queries), embedder.embed(labels, candidates))
-    members, which = np.unique(queries.members, return_inverse=True)
-    single = embedder.evidence(points, Groups.singles(members))
-    groups = Groups(queries.offsets, which.astype(np.int64))
+    items, member = np.unique(queries.members, return_inverse=True)
     f = affinity.score(
-        embedder.evidence(points, queries), single, groups, embedder.evidence(labels, candidates)
-    )
+        embedder.evidence(points, queries), embedder.evidence(points, Groups.singles(items)),
+        member, queries.offsets, embedder.evidence(labels, candidates),
+    )  # fmt: skip
     return torch.stack([c, a, f.to(c)], dim=-1)
 
 

@@ -149,12 +149,12 @@ def test_sets_and_their_members_count_alike() -> None:
     """f is the mean of all views; a member's is averaged over its set."""
     one, other = plain(torch.tensor([0.9, 0.3])), plain(torch.tensor([0.5, 0.1]))
     points, items, labels = gaussian(2, 2), gaussian(4, 2), gaussian(5, 2)
-    groups = Groups(np.array([0, 2, 5]), np.array([3, 0, 1, 2, 3]))
-    found = Affinity((one,), (other,), torch.tensor(START)).score(points, items, groups, labels)
+    groups = np.array([3, 0, 1, 2, 3]), np.array([0, 2, 5])
+    found = Affinity((one,), (other,), torch.tensor(START)).score(points, items, *groups, labels)
     single, whole = other.score(items, labels), one.score(points, labels)
     for i, members in enumerate(([3, 0], [1, 2, 3])):
         torch.testing.assert_close(found[i], (whole[i] + single[members].mean(0)) / 2)
-    alone = Affinity((one,), (), torch.tensor(START)).score(points, items, groups, labels)
+    alone = Affinity((one,), (), torch.tensor(START)).score(points, items, *groups, labels)
     torch.testing.assert_close(alone, whole)
 
 

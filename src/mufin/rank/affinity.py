@@ -15,7 +15,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 from torch import Tensor
 
-from mufin.encode.features import Groups
+from mufin.ragged import Ints
 from mufin.rank.fusion import softmax_weights
 from mufin.rank.pairs import Pairs
 
@@ -131,21 +131,21 @@ class Affinity:
     """f: the mean of several views, by all encoders and by each alone, of a whole set and of its members."""
 
     sets: tuple[View, ...]  # evidence of a datapoint with a label's
-    members: tuple[
-        View, ...
-    ]  # evidence of one item of a datapoint with a label's; none where points are items
+    members: tuple[View, ...]  # of one item of a datapoint with a label's; none where points are items
     mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
 
-    def score(self, points: Tensor, members: Tensor, groups: Groups, labels: Tensor) -> Tensor:
-        """f (B, C) by the evidence of points (B, H), of items (I, H) that the points are groups of, and of
-        labels (C, H'): items are scored one by one, then averaged over each group."""
+    def score(self, points: Tensor, items: Tensor, member: Ints, offsets: Ints, labels: Tensor) -> Tensor:
+        """f (B, C) by the evidence of points (B, H), of items (I, H) and of labels (C, H').
+
+        Point b has the items member[offsets[b] : offsets[b + 1]]; each is scored by itself, then their mean
+        is taken.
+        """
         total = torch.stack([view.score(points, labels) for view in self.sets]).sum(0)
         if self.members:
-            single = torch.stack([view.score(members, labels) for view in self.members]).sum(0)
-            sizes = torch.from_numpy(np.diff(groups.offsets))
-            point = torch.repeat_interleave(torch.arange(len(groups)), sizes)
-            each = single[torch.from_numpy(groups.members)] / sizes[point, None]
-            total = total.index_add(0, point, each)
+            single = torch.stack([view.score(items, labels) for view in self.members]).sum(0)
+            sizes = torch.from_numpy(np.diff(offsets))
+            point = torch.arange(len(sizes)).repeat_interleave(sizes)
+            total = total.index_add(0, point, single[torch.from_numpy(member)] / sizes[point, None])
         return total / (len(self.sets) + len(self.members))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
