@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -25,8 +24,7 @@ from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, firs
 
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
-COARSE = 4  # 4-bit codes misplace neighbours: of n wanted, 4 n are scored again
-SHARED = 256  # lists of one query from which on a second thread pays
+COARSE, LEAST = 4, 1500  # 4-bit codes misplace neighbours: of n wanted, 4 n are scored again, or 1,500
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.005  # above the recall asked for: the check sees a sample only
 EFFORTS = tuple(round(64 * 1.12**i) for i in range(31))  # efSearch, to 1,900
@@ -95,9 +93,11 @@ class ApproximateIndex:
 
         Of the labels that the nearest belong to all entries are looked at, whether faiss found them or not.
         """
-        asked, many = _numpy(queries), n if self.is_graph else min(COARSE * n, self.n_entries)
-        with _threads() if len(asked) > 1 else _threads(1) as cores:
-            found = self._found(asked, many, cores)
+        asked, many = _numpy(queries), n
+        if not self.is_graph:
+            many = min(max(COARSE * n, LEAST), self.n_entries)
+        with _threads(1 if len(asked) == 1 else None):
+            _, found = self.faiss.search(asked, many, params=self._parameters(many))
             near = self._near(asked, found)
             if not self.one_each:
                 found = self._of_same_labels(_best(near, found, n)[1])
@@ -105,34 +105,6 @@ class ApproximateIndex:
         near, found = _best(near, found, n)
         similarity, order = torch.from_numpy(near).to(queries.device).sort(dim=1, descending=True)
         return similarity, torch.from_numpy(found).to(queries.device).gather(1, order)
-
-    def _found(self, queries: Floats, n: int, cores: int) -> Ints:
-        """Some n entries (B, n) that are near by their codes, −1 after the last."""
-        if len(queries) == 1 and cores > 1 and not self.is_graph and self.lists.nprobe >= SHARED:
-            return self._by_two(queries, n)
-        found: Ints = self.faiss.search(queries, n, params=self._parameters(n))[1]
-        return found
-
-    def _by_two(self, query: Floats, n: int) -> Ints:
-        """The same for one query: two threads read half of its lists each, and find a bit more than n / 2."""
-        faiss, lists = load_faiss(), self.lists
-        if isinstance(self.faiss, faiss.IndexPreTransform):
-            query = self.faiss.chain.at(0).apply(query)
-        similarity, nearest = lists.quantizer.search(query, lists.nprobe)
-        each = n // 2 + n // 8
-
-        def half(which: slice) -> Ints:
-            own, near = np.ascontiguousarray(nearest[:, which]), np.ascontiguousarray(similarity[:, which])
-            found, score = np.empty((1, each), np.int64), np.empty((1, each), np.float32)
-            effort = faiss.SearchParametersIVF(nprobe=own.shape[1])
-            pointers = map(faiss.swig_ptr, (own, near, score, found))
-            with _threads(1):
-                lists.search_preassigned_c(1, faiss.swig_ptr(query), each, *pointers, False, effort)
-            return found
-
-        with ThreadPoolExecutor(1) as other:
-            rest = other.submit(half, slice(1, None, 2))
-            return np.concatenate([half(slice(0, None, 2)), rest.result()], axis=1)
 
     def _near(self, queries: Floats, entries: Ints) -> Floats:
         """⟨x̂_b, v_e⟩ for entries (B, n) by rows where they lie, with no copy of them; −inf for −1."""
@@ -257,12 +229,12 @@ def _numpy(vectors: Tensor) -> Floats:
 
 
 @contextmanager
-def _threads(n: int | None = None) -> Iterator[int]:
-    """Let faiss use n threads, or as many as it may; tells how many that were before."""
+def _threads(n: int | None) -> Iterator[None]:
+    """Let faiss use n threads: waking others for a single query costs more than they give."""
     faiss = load_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(n or before)
     try:
-        yield before
+        yield
     finally:
         faiss.omp_set_num_threads(before)
