@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.bag import PackedBags
+from mufin.bag import Bag, PackedBags
 from mufin.data.items import Items
 from mufin.errors import UsageError
 from mufin.retrieve.entries import Entries, Kind
@@ -41,12 +42,13 @@ class Labels:
         """Id and first text of these rows, by row."""
         if self._few is not None:
             return {row: self._few[row] for row in rows.tolist()}
-        return dict(zip(rows.tolist(), _names(self.items.take(rows)), strict=True))
+        ids, texts = (column.take(pa.array(rows)) for column in (self.items.ids, self.items.texts))
+        return dict(zip(rows.tolist(), _named(ids, texts), strict=True))
 
     @cached_property
     def _few(self) -> list[tuple[str, str]] | None:
         """All of them, if they are few: a look into a list is faster than one into a table."""
-        return _names(self.items) if len(self.items) <= FEW else None
+        return _named(self.items.ids, self.items.texts) if len(self.items) <= FEW else None
 
     def entries(self, kinds: Sequence[Kind]) -> Entries:
         """What these labels put into the index."""
@@ -55,9 +57,12 @@ class Labels:
             bags.rows, bags.offsets, self.centroids, self.has_centroid, kinds, vectors=bags.whole
         )
 
-    def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind]) -> Tensor:
-        """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D)."""
-        z, some = self.bags.take(rows), rows.clamp(min=0)  # (B, K, n, D)
+    def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind], z: Bag | None = None) -> Tensor:
+        """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D).
+
+        Their bags z (B, K, n, D) may be given.
+        """
+        z, some = z or self.bags.take(rows), rows.clamp(min=0)
         best = torch.full(rows.shape, -torch.inf, device=x.device)
         if "bag" in kinds:
             own = torch.einsum("bd,bknd->bkn", x, z.values) / z.values.norm(dim=-1).clamp(min=1e-12)
@@ -135,7 +140,7 @@ class Labels:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def _names(items: Items) -> list[tuple[str, str]]:
+def _named(ids: pa.ChunkedArray, texts: pa.ChunkedArray) -> list[tuple[str, str]]:
     """Id and first text of each."""
-    texts = items.texts.to_pylist()
-    return [(id, next(iter(some or ()), "")) for id, some in zip(items.ids.to_pylist(), texts, strict=True)]
+    rows = zip(ids.to_pylist(), texts.to_pylist(), strict=True)
+    return [(id, next(iter(some or ()), "")) for id, some in rows]

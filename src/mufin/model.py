@@ -123,23 +123,25 @@ class Mufin:
                 voted.append(self.memory.votes_by_words(words, memory.neighbours, memory.word_temperature))
             shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
             labels, votes = merge(labels, *shown)
+            z = self.labels.bags.take(labels) if self.ranker.adapts else None
             if labels.shape[1] > width:
-                further = self.labels.similarity(vector, labels[:, width:], self.config.retrieve.entries)
+                more, own = labels[:, width:], None if z is None else z.map(lambda part: part[:, width:])
+                further = self.labels.similarity(vector, more, self.config.retrieve.entries, own)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
-            yield labels, self._parts(x, words, labels, similarity, votes)
+            yield labels, self._parts(x, z, words, labels, similarity, votes)
 
     def _parts(
         self,
         x: Bag,
+        z: Bag | None,
         words: csr_matrix | None,
         labels: Tensor,
         similarity: Tensor,
         votes: list[Tensor],
     ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
-        nothing = Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
-        z = self.labels.bags.take(labels) if self.ranker.adapts else nothing
+        z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         classifier = self.ranker(x, z, F.embedding(rows, self.labels.weights))
         shared = torch.zeros_like(similarity)
         if words is not None and self.labels.bags.words is not None:

@@ -14,6 +14,8 @@ from torch import Tensor
 from made import COLOURS, made_shop, picture
 from mufin import Config, Item, fit, load
 from mufin.config import Text, Vision
+from mufin.encode.folded import fold
+from mufin.encode.network import Lite0
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
 from mufin.errors import ConfigError, EncoderError
@@ -241,3 +243,24 @@ def test_both_towers_of_clip_in_the_pipeline(
     found, again = model.recommend(asked, k=7), load(tmp_path).recommend(asked, k=7)
     assert [hit.label for hit in again] == [hit.label for hit in found]
     assert [hit.score for hit in again] == pytest.approx([hit.score for hit in found], abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [96, 65])
+def test_folded_convolutions_see_the_same(size: int) -> None:
+    """Sides of 65 need other edges than even ones; running means are moved from where they start."""
+    torch.manual_seed(0)
+    network = Lite0(pretrained=False).eval()
+    for part in network.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(part.weight, 0.5, 1.5)
+    pixels = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        maps, stages = network(pixels), network.stages(pixels)
+        fold(network)
+        fold(network)  # once is enough
+        torch.testing.assert_close(network(pixels), maps, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(network.stages(pixels), stages, atol=1e-4, rtol=1e-4)
+    assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())
+    assert next(network.parameters()).dtype == torch.float32  # whoever asks where it lives is told

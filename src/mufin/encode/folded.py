@@ -1,0 +1,51 @@
+"""EfficientNet-Lite0 for prediction: batch norms folded into the convolutions before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mufin.encode.network import Lite0
+
+
+class FoldedConvolution(nn.Module):
+    """relu6(norm(conv(x))), or without the relu6, as one convolution: w′ = w γ/σ and b′ = β − μ γ/σ."""
+
+    def __init__(self, conv: Any, norm: Any, relu: bool) -> None:
+        super().__init__()
+        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        weight = (conv.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+        self.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        self.bias = nn.Parameter((norm.bias - norm.running_mean * scale).detach(), requires_grad=False)
+        self.stride, self.groups, self.relu = conv.stride, conv.groups, relu
+        edges = tuple(getattr(conv.static_padding, "padding", (0,)))  # zeros at the left, right, top, bottom
+        even = len(set(edges)) == 1
+        self.inside: int = edges[0] if even else 0
+        self.outside: tuple[int, ...] = () if even else edges
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, H, W) → (n, c′, H′, W′)."""
+        if self.outside:
+            x = F.pad(x, self.outside)
+        found = F.conv2d(x, self.weight, self.bias, self.stride, self.inside, 1, self.groups)
+        return F.hardtanh(found, 0.0, 6.0, inplace=True) if self.relu else found
+
+
+def fold(network: nn.Module) -> None:
+    """Fold a Lite0 in place, which can then predict in three quarters of the time, but not be saved."""
+    if not isinstance(network, Lite0) or isinstance(network.embeddings, FoldedConvolution):
+        return
+    first, last, layers = (getattr(network, name) for name in ("embeddings", "head", "layers"))
+    network.embeddings, network.head = (  # type: ignore[assignment]  # no longer sequences
+        FoldedConvolution(part[0], part[1], relu=True) for part in (first, last)
+    )
+    for layer in layers:
+        for conv, norm in (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")):
+            if hasattr(layer, conv):
+                relu = conv != "_project_conv"
+                setattr(layer, conv, FoldedConvolution(getattr(layer, conv), getattr(layer, norm), relu))
+                setattr(layer, norm, nn.Identity())
+        layer._swish = nn.Identity()
