@@ -49,15 +49,21 @@ def page(results: dict[str, Any]) -> str:
     for name, found in results.items():
         if name in ("machine", "seconds"):
             continue
-        rows = found if isinstance(found, list) else [found]
+        rows = sorted(found, key=size) if isinstance(found, list) else [found]
         parts += [f"## {name.replace('_', ' ')}", table(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def size(row: Row) -> float:
+    """How many labels a row is about, as "303K" tells: sizes may have been measured in any order."""
+    number, unit = str(row.get("size", "0K"))[:-1], str(row.get("size", "0K"))[-1]
+    return float(number) * {"K": 1e3, "M": 1e6}[unit]
 
 
 def rows_of(results: dict[str, Any], section: str) -> list[Row]:
     """The rows of a section that did not fail."""
     found = results.get(section) or []
-    return [row for row in found if "failed" not in row] if isinstance(found, list) else []
+    return [row for row in sorted(found, key=size) if "failed" not in row] if isinstance(found, list) else []
 
 
 def curves(results: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
