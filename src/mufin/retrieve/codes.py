@@ -54,11 +54,11 @@ def directions(vectors: Floats) -> Floats:
     Inner products lose little, and codes of two numbers each get pairs of like variance.
     """
     moments = torch.from_numpy(vectors.T @ vectors).double()
-    values, vectors_ = torch.linalg.eigh(moments)  # ascending
+    values, axes = torch.linalg.eigh(moments)  # ascending
     share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum()
     enough = int((share < ENERGY).sum()) + 1
     kept = min(-(-enough // STEP) * STEP, vectors.shape[1])
-    basis: Tensor = vectors_.flip(1)[:, :kept].T  # (d, D), the greatest first
+    basis: Tensor = axes.flip(1)[:, :kept].T  # (d, D), the greatest first
     turns = torch.stack([torch.arange(kept), torch.arange(kept).flip(0)], 1).flatten()[:kept]
     return np.ascontiguousarray(basis[turns].float().numpy())
 
