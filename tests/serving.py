@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,11 @@ def client_of(model: Path, catalogue: Path | None = None, **settings: Any) -> It
         yield client
 
 
+def _listen() -> None:
+    """Ctrl-C reaches the child, even of a test run in the background of a shell, which is deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Process:
     """`mufin serve` as a process."""
 
@@ -53,6 +59,7 @@ class Process:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mufin", "serve", str(model), "--port", "0", *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+            preexec_fn=_listen,
         )  # fmt: skip
         self.said: list[str] = []
         assert self.process.stdout is not None
