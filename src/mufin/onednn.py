@@ -1,4 +1,4 @@
-"""Products of few rows with weights that stay: oneDNN lays them out once (private operators of torch)."""
+"""Products and convolutions with weights that stay: oneDNN lays them out once (private operators of torch)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from torch import Tensor
 After = tuple[str, list[float], str]
 NOTHING: After = ("none", [], "")
 GELU: After = ("gelu", [], "none")
+RELU6: After = ("hardtanh", [0.0, 6.0], "")
 
 
 def can_pack() -> bool:
-    """Whether this torch and this processor have such products."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Whether this torch and this processor have such products and convolutions."""
+    wanted = ("_linear_pointwise", "_convolution_pointwise")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in wanted)
 
 
 def fast_dtype() -> torch.dtype:
@@ -31,4 +33,22 @@ def pack(weight: Tensor, rows: int) -> Tensor:
 def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, after: After = NOTHING) -> Tensor:
     """x Wᵀ + b (n, o) for x (n, i) and a packed W, then what comes `after`."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, *after)
+    return found
+
+
+def pack_convolution(weight: Tensor, shape: torch.Size, stride: list[int], edge: int, groups: int) -> Tensor:
+    """Weights (o, i, h, w) in the layout for inputs of just this shape (n, c, H, W); others would be slow."""
+    packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(
+        weight.detach(), [edge, edge], stride, [1, 1], groups, shape
+    )
+    return packed
+
+
+def convolution(
+    x: Tensor, packed: Tensor, bias: Tensor, stride: list[int], edge: int, groups: int, after: After = NOTHING
+) -> Tensor:
+    """The convolution of x (n, c, H, W) with packed weights, zeros around it, then what comes `after`."""
+    found: Tensor = torch.ops.mkldnn._convolution_pointwise(
+        x, packed, bias, [edge, edge], stride, [1, 1], groups, *after
+    )
     return found
