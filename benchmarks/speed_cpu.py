@@ -134,7 +134,8 @@ def search(name: str, cache: Path) -> list[Row]:
     model.config = model.config.override(["retrieve.shortlist=100"])
     queries = torch.load(folder / "queries.pt")[TUNED:]
     truth = torch.cat([model.index.exact.search(part, K).labels for part in queries[:256].split(64)])
-    recall = label_recall(model.index.search(queries[:256], K).labels, truth)
+    alone = torch.cat([model.index.search(query, K).labels for query in queries[:256].split(1)])
+    recall = label_recall(alone, truth)
     memory, none = model.memory, Memory.empty(queries.shape[1], queries.device)
     for n in BATCHES:
         some = queries.split(n) if n < 512 else [queries[:512], queries[512:1024]]

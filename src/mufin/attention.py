@@ -33,7 +33,7 @@ class Attention(nn.Module):
         """x (..., m, D) attends to z (..., n, D); leading dimensions broadcast."""
         weights = self.dropout(self.weights(x, z))  # (..., h, m, n)
         seen = (weights.flatten(-3, -2) @ z.values).unflatten(-2, weights.shape[-3:-1])  # (..., h, m, D)
-        mixed = torch.einsum("...hmc,hdc->...mhd", seen, self._heads(self.value))
+        mixed = _by_head(seen, self._heads(self.value).mT).transpose(-3, -2)  # (..., m, h, d)
         biases = weights.sum(-1)[..., None].transpose(-3, -2) * self.value.bias.unflatten(0, (self.heads, -1))
         values = self.norm(x.values + self.output((mixed + biases).flatten(-2)))  # (..., m, D)
         mask = x.mask.expand(values.shape[:-1])
@@ -41,8 +41,12 @@ class Attention(nn.Module):
 
     def weights(self, x: Bag, z: Bag) -> Tensor:
         """How much each row of x looks at each row of z, (..., h, m, n); sums are 1, or 0 if z is empty."""
-        query = self.query(x.values).unflatten(-1, (self.heads, -1))  # (..., m, h, d)
-        sought = torch.einsum("...mhd,hdc->...hmc", query, self._heads(self.key)).flatten(-3, -2)
+        if z.values.shape[-2] == 1 and not self.training:  # a single row gets all attention
+            lead = torch.broadcast_shapes(x.values.shape[:-2], z.values.shape[:-2])
+            there = z.mask[..., None, None, :].to(x.values)  # (..., 1, 1, 1)
+            return there.expand(*lead, self.heads, x.values.shape[-2], 1)
+        query = self.query(x.values).unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, m, d)
+        sought = _by_head(query, self._heads(self.key)).flatten(-3, -2)  # (..., hm, D)
         each: Tensor = sought @ z.values.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (..., hm, n)
         scores: Tensor = each.unflatten(-2, (self.heads, -1))  # (..., h, m, n)
         keep = z.mask[..., None, None, :]
@@ -54,6 +58,13 @@ class Attention(nn.Module):
         """The weights of each head, (h, d, D)."""
         weights: Tensor = layer.weight.unflatten(0, (self.heads, -1))
         return weights
+
+
+def _by_head(rows: Tensor, weights: Tensor) -> Tensor:
+    """Rows (..., h, m, i) times the weights of their head (h, i, o): (..., h, m, o)."""
+    first = rows.movedim(-3, 0)  # (h, ..., m, i)
+    flat = torch.bmm(first.flatten(1, -2), weights)  # (h, N, o)
+    return flat.view(*first.shape[:-1], weights.shape[-1]).movedim(0, -3)
 
 
 class FeedForward(nn.Module):

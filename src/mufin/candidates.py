@@ -7,7 +7,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from mufin.ragged import ranges
+from mufin.retrieve.postings import products
 
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
@@ -40,10 +40,7 @@ def overlap(queries: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tens
     for query, chosen in enumerate(rows):
         own = slice(queries.indptr[query], queries.indptr[query + 1])
         spread[queries.indices[own]] = queries.data[own]
-        lengths = labels.indptr[chosen + 1] - labels.indptr[chosen]
-        place = ranges(labels.indptr[chosen], lengths)
-        shared = spread[labels.indices[place]] * labels.data[place]
-        found[query] = np.bincount(np.repeat(np.arange(len(chosen)), lengths), shared, len(chosen))
+        found[query] = products(labels, chosen, spread)
         spread[queries.indices[own]] = 0
     return torch.from_numpy(found).to(candidates.device).masked_fill(candidates < 0, 0.0)
 

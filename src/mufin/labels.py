@@ -65,13 +65,14 @@ class Labels:
         z, some = z or self.bags.take(rows), rows.clamp(min=0)
         best = torch.full(rows.shape, -torch.inf, device=x.device)
         if "bag" in kinds:
-            own = torch.einsum("bd,bknd->bkn", x, z.values) / z.values.norm(dim=-1).clamp(min=1e-12)
+            own = torch.bmm(z.values.flatten(1, 2), x[..., None]).view(z.mask.shape)
+            own = own / z.values.norm(dim=-1).clamp(min=1e-12)
             best = torch.maximum(best, own.masked_fill(~z.mask, -torch.inf).amax(dim=-1))
         if "vector" in kinds:
-            own = torch.einsum("bd,bkd->bk", x, z.vector())
+            own = torch.bmm(z.vector(), x[..., None])[..., 0]
             best = torch.maximum(best, own.masked_fill(~z.mask.any(-1), -torch.inf))
         if "centroid" in kinds:
-            own = torch.einsum("bd,bkd->bk", x, F.embedding(some, self.centroids))
+            own = torch.bmm(F.embedding(some, self.centroids), x[..., None])[..., 0]
             best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
         return best.masked_fill(rows < 0, -torch.inf)
 

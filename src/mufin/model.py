@@ -178,10 +178,11 @@ class Mufin:
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []
-        table = Items.of(listed)
-        bags = self._bags(table)
-        ranked = self.rank(bags, k, self.own_labels(table), self._allowed(allow, deny))
-        hits = self.hits(ranked)
+        # Half a millisecond less for each query; what a GPU records is written to outside of it as well.
+        with torch.inference_mode(self.labels.alive.device.type == "cpu"):
+            table = Items.of(listed)
+            ranked = self.rank(self._bags(table), k, self.own_labels(table), self._allowed(allow, deny))
+            hits = self.hits(ranked)
         return hits[0] if isinstance(items, Item) else hits
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:

@@ -1,4 +1,4 @@
-"""Products and convolutions with weights that stay: oneDNN lays them out once (private operators of torch)."""
+"""Products and convolutions with weights that stay: laid out once by oneDNN (private operators of torch)."""
 
 from __future__ import annotations
 

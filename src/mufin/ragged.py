@@ -65,3 +65,15 @@ def ranges(starts: Ints, lengths: Ints) -> Ints:
     total = int(ends[-1]) if len(ends) else 0
     numbers: Ints = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
     return numbers
+
+
+def padded(flat: NDArray[Any], lengths: NDArray[Any], filling: float) -> NDArray[Any]:
+    """Rows of these lengths (n,) that lie end to end in `flat`, as (n, the longest).
+
+    >>> padded(np.array([1, 2, 3]), np.array([2, 1]), -1)
+    array([[ 1,  2],
+           [ 3, -1]])
+    """
+    rows = np.full((len(lengths), int(lengths.max(initial=1))), filling, flat.dtype)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = flat
+    return rows

@@ -183,6 +183,8 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
 def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, getattr(memory, name)) for name in ("keys", "offsets", "labels"))
     yield from sparse_tensors(memory.words)
+    if memory.words is not None:
+        yield from sparse_tensors(memory.by_word, "by_word")  # for a quick first answer
 
 
 def _fill(embedder: Embedder, ranker: Ranker, tensors: dict[str, Tensor], path: Path) -> None:
@@ -253,6 +255,8 @@ def _memory(path: Path, n_labels: int) -> Memory:
     try:
         words = words_of(tensors, (len(tensors["keys"]), WIDTH), path)
         memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"], words)
+        # which folders of older versions do not have
+        memory = memory.with_postings(words_of(tensors, (WIDTH, len(memory)), path, "by_word"))
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: train again") from None
     if len(memory.labels) and int(memory.labels.max()) >= n_labels:

@@ -15,19 +15,21 @@ from mufin.errors import ModelError
 from mufin.folder import BIG
 
 
-def sparse_tensors(words: csr_matrix | None) -> Iterator[tuple[str, Tensor]]:
-    """The three arrays of (n, V) words, if there are any."""
-    if words is not None:
-        for name in ("data", "indices", "indptr"):
-            yield f"words.{name}", torch.from_numpy(getattr(words, name))
+def sparse_tensors(matrix: csr_matrix | None, name: str = "words") -> Iterator[tuple[str, Tensor]]:
+    """The three arrays of a sparse matrix, if there is one."""
+    if matrix is not None:
+        for part in ("data", "indices", "indptr"):
+            yield f"{name}.{part}", torch.from_numpy(getattr(matrix, part))
 
 
-def words_of(tensors: dict[str, Tensor], shape: tuple[int, int], path: Path) -> csr_matrix | None:
+def words_of(
+    tensors: dict[str, Tensor], shape: tuple[int, int], path: Path, name: str = "words"
+) -> csr_matrix | None:
     """What `sparse_tensors` wrote, mapped."""
-    if "words.data" not in tensors:
+    if f"{name}.data" not in tensors:
         return None
     try:
-        arrays = tuple(tensors[f"words.{name}"].numpy() for name in ("data", "indices", "indptr"))
+        arrays = tuple(tensors[f"{name}.{part}"].numpy() for part in ("data", "indices", "indptr"))
         return csr_matrix(arrays, shape)
     except (KeyError, ValueError) as error:
         raise ModelError(f"{path}: words cannot be read ({error}): copy the folder again") from None

@@ -78,8 +78,8 @@ def test_votes_against_loops() -> None:
             expected[relevance[[i]].indices] += np.exp(similarity[i] / 0.1) / total
         found = {int(l): float(v) for l, v in zip(labels[q], votes[q], strict=True) if l >= 0}
         assert found == pytest.approx({l: expected[l] for l in np.flatnonzero(expected)}, abs=1e-5)
-        shown = votes[q][labels[q] >= 0]
-        assert bool((shown[1:] <= shown[:-1]).all())
+        shown = labels[q][labels[q] >= 0]
+        assert bool((shown[1:] > shown[:-1]).all())
 
 
 def test_memory_is_bounded_and_keeps_rare_labels() -> None:
@@ -92,9 +92,10 @@ def test_memory_is_bounded_and_keeps_rare_labels() -> None:
 
 
 def test_candidates_are_unique_and_eligible() -> None:
-    voted, votes = torch.tensor([[7, 2, 5, -1]]), torch.tensor([[0.5, 0.3, 0.2, 0.0]])
+    voted, votes = torch.tensor([[2, 3, 5, 7, -1]]), torch.tensor([[0.3, 0.1, 0.2, 0.5, 0.0]])
+    assert eligible_votes(voted, votes, 3, None, None)[0].tolist() == [[7, 2, 5]]  # the most first
     allowed = torch.ones(9, dtype=torch.bool)
-    allowed[5] = False
+    allowed[[3, 5]] = False
     hidden = csr_matrix(([True], ([0], [2])), shape=(1, 9))
     shown, weights = eligible_votes(voted, votes, 3, hidden, allowed)
     assert shown.tolist() == [[7, -1, -1]]

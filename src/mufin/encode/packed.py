@@ -18,7 +18,7 @@ from mufin.onednn import GELU, NOTHING, can_pack, pack, product
 FEW = 128  # tokens up to which all texts are one sequence
 ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
 SMALL = 1 << 14  # weights; for fewer it makes no difference
-STEP = 8  # tokens are filled up to a multiple: oneDNN prepares, and keeps, products for each number of them
+STEP = 4  # tokens are filled up to a multiple: oneDNN prepares, and keeps, products for each number of them
 
 
 class PackedLinear(nn.Module):
@@ -70,9 +70,12 @@ class PackedBert:
 
     def __call__(self, ids: Tensor, lengths: Tensor) -> Tensor:
         n, longest = ids.shape
+        x = self.norm(F.embedding(ids, self.words) + self.places[:longest])  # (n, T, H)
+        if n == 1:  # the usual query
+            return self._alone(x[0])[None]
         there = torch.arange(longest) < lengths[:, None]  # (n, T)
+        x = x[there]  # (N, H)
         owner = torch.arange(n).repeat_interleave(lengths)  # (N,) of each token that is there
-        x = self.norm(self.words[ids] + self.places[:longest])[there]  # (N, H)
         owner = F.pad(owner, (0, -len(x) % (STEP if len(x) <= FEW else 4 * STEP)), value=n)  # of no text
         x = F.pad(x, (0, 0, 0, len(owner) - len(x)))
         if len(x) <= FEW:  # as one sequence, in which each text sees itself alone
@@ -81,13 +84,26 @@ class PackedBert:
         else:
             shape, place = (n, longest), there.flatten().nonzero()[:, 0]
             bias = torch.zeros(n, 1, 1, longest).masked_fill_(~there[:, None, None], -math.inf)
+        x = self._through(x, shape, place, bias)
+        total = x.new_zeros(n + 1, x.shape[1]).index_add_(0, owner, x)
+        mean: Tensor = total[:n] / lengths.clamp(min=1)[:, None]
+        return mean
+
+    def _alone(self, x: Tensor) -> Tensor:
+        """The tokens of one text (T, H) → (H,)."""
+        rows = len(x)
+        x = F.pad(x, (0, 0, 0, -rows % STEP))
+        bias = torch.zeros(1, len(x))
+        bias[:, rows:] = -math.inf
+        return self._through(x, (1, len(x)), None, bias)[:rows].mean(0)
+
+    def _through(self, x: Tensor, shape: tuple[int, int], place: Tensor | None, bias: Tensor) -> Tensor:
+        """All layers, (N, H) → (N, H)."""
         for layer in self.layers:
             mixed = _mixed(layer.three(x).float(), shape, self.heads, place, bias)
             x = layer.norm1(x + layer.out(mixed))
             x = layer.norm2(x + layer.down(layer.up(x)))
-        total = x.new_zeros(n + 1, x.shape[1]).index_add_(0, owner, x)
-        mean: Tensor = total[:n] / lengths.clamp(min=1)[:, None]
-        return mean
+        return x
 
 
 class _Layer:

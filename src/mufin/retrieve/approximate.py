@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mufin.errors import ModelError
-from mufin.ragged import Ints, ranges
+from mufin.ragged import Ints, padded, ranges
 from mufin.retrieve.codes import Floats, build, load_faiss
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
-from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible, first_fetch
+from mufin.retrieve.shortlist import ROUNDING, Eligible, Shortlist, checked, collect, eligible, first_fetch
 
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
 COARSE, LEAST = 4, 1500  # 4-bit codes misplace neighbours: of n wanted, 4 n are scored again, or 1,500
+ALONE, TOGETHER = 11, 0  # how faiss reads lists: for one query, and for many
 SAMPLE = 128  # queries of the recall check
 MARGIN = 0.005  # above the recall asked for: the check sees a sample only
 EFFORTS = tuple(round(64 * 1.12**i) for i in range(31))  # efSearch, to 1,900
@@ -53,10 +54,6 @@ class ApproximateIndex:
     @property
     def n_labels(self) -> int:
         return self.exact.n_labels
-
-    @property
-    def one_each(self) -> bool:
-        return self.exact.one_each
 
     @property
     def entries(self) -> Entries:
@@ -88,23 +85,32 @@ class ApproximateIndex:
         index.faiss.add(_numpy(vectors))
         return index
 
-    def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Similarity (B, n), descending, and entry (B, n) of near ones; −inf and −1 after the last.
+    def nearest(
+        self, queries: Tensor, rows: Tensor, n: int, k: int, who: Eligible
+    ) -> tuple[Shortlist, Tensor]:
+        """The k best labels among those of the n nearest entries; (r,) bool: whether there were enough.
 
         Of the labels that the nearest belong to all entries are looked at, whether faiss found them or not.
         """
         asked, many = _numpy(queries), n
         if not self.is_graph:
             many = min(max(COARSE * n, LEAST), self.n_entries)
+            self.lists.implem = ALONE if len(asked) == 1 else TOGETHER
         with _threads(1 if len(asked) == 1 else None):
             _, found = self.faiss.search(asked, many, params=self._parameters(many))
-            near = self._near(asked, found)
-            if not self.one_each:
-                found = self._of_same_labels(_best(near, found, n)[1])
-                near = self._near(asked, found)
-        near, found = _best(near, found, n)
-        similarity, order = torch.from_numpy(near).to(queries.device).sort(dim=1, descending=True)
-        return similarity, torch.from_numpy(found).to(queries.device).gather(1, order)
+            near, found = _best(self._near(asked, found), found, n)
+            last = near.min(axis=1)
+            labels = self.exact.label_of(torch.from_numpy(found).clamp(min=0)).numpy()
+            labels = np.where(found < 0, -1, labels)
+            if not self.exact.one_each:
+                labels, near = self._whole(asked, labels)
+        if not who.all:
+            shown = who.check(rows, torch.from_numpy(labels).to(rows.device)).cpu().numpy()
+            labels, near = np.where(shown, labels, -1), np.where(shown, near, -np.inf)
+        labels, near = _first(labels, near, k)
+        done = torch.from_numpy((near[:, -1] > last + ROUNDING) | (n >= self.n_entries))
+        part = Shortlist(torch.from_numpy(labels), torch.from_numpy(near))
+        return Shortlist(*(t.to(queries.device) for t in vars(part).values())), done.to(queries.device)
 
     def _near(self, queries: Floats, entries: Ints) -> Floats:
         """⟨x̂_b, v_e⟩ for entries (B, n) by rows where they lie, with no copy of them; −inf for −1."""
@@ -123,26 +129,18 @@ class ApproximateIndex:
             best, start = np.maximum(best, found), start + len(part)
         return best
 
-    def _of_same_labels(self, entries: Ints) -> Ints:
-        """All entries of the labels that entries (B, n) belong to, each once, then −1."""
-        labels = np.sort(self.label_of(torch.from_numpy(entries).clamp(min=0)).numpy(), axis=1)
-        fresh = np.ones(labels.shape, bool)
-        fresh[:, 1:] = labels[:, 1:] != labels[:, :-1]
-        first, count = self.exact.owned(labels[fresh])
-        row = np.repeat(np.nonzero(fresh)[0], count)
-        sizes = np.bincount(row, minlength=len(entries))
-        slot = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        every = np.full((len(entries), int(sizes.max(initial=1))), -1)
-        every[row, slot] = ranges(first, count)
-        return every
-
-    def label_of(self, entries: Tensor) -> Tensor:
-        """The label of each entry."""
-        return self.exact.label_of(entries)
-
-    def similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
-        """⟨x̂_b, v_e⟩ for entries (B, n)."""
-        return self.exact.similarity(queries, entries)
+    def _whole(self, queries: Floats, labels: Ints) -> tuple[Ints, Floats]:
+        """Each of the labels (B, n) once, and a = max ⟨x̂_b, v⟩ over all its entries; then −1 and −inf."""
+        labels = np.sort(labels, axis=1)
+        fresh = labels >= 0
+        fresh[:, 1:] &= labels[:, 1:] != labels[:, :-1]
+        some = labels[fresh]  # (Σ,), query after query
+        first, count = self.exact.owned(some)
+        own, query = np.repeat(np.arange(len(some)), count), np.nonzero(fresh)[0]
+        entries = padded(ranges(first, count), np.bincount(query[own], minlength=len(labels)), -1)
+        best = np.maximum.reduceat(self._near(queries, entries)[entries >= 0], np.cumsum(count) - count)
+        sizes = fresh.sum(1)
+        return padded(some, sizes, -1), padded(best, sizes, -np.inf)
 
     def save(self, path: Path | str) -> None:
         """Write the faiss index; the entries are the caller's to keep."""
@@ -173,7 +171,8 @@ class ApproximateIndex:
     @property
     def lists(self) -> Any:
         """What holds the codes: `nlist` lists, `nprobe` of which a query reads."""
-        return load_faiss().extract_index_ivf(self.faiss)
+        faiss = load_faiss()
+        return faiss.downcast_index(faiss.extract_index_ivf(self.faiss))
 
     def _parameters(self, n: int) -> Any:
         """How hard to search for n entries, where that depends on n."""
@@ -221,6 +220,15 @@ def _best(near: Floats, found: Ints, n: int) -> tuple[Floats, Ints]:
         return np.pad(near, width, constant_values=-np.inf), np.pad(found, width, constant_values=-1)
     chosen = np.argpartition(-near, n - 1, axis=1)[:, :n]
     return np.take_along_axis(near, chosen, 1), np.take_along_axis(found, chosen, 1)
+
+
+def _first(labels: Ints, near: Floats, k: int) -> tuple[Ints, Floats]:
+    """The k nearest of each row (B, m) by falling similarity, then by rising label; −1 and −inf behind."""
+    if near.shape[1] < k:
+        more = ((0, 0), (0, k - near.shape[1]))
+        labels, near = np.pad(labels, more, constant_values=-1), np.pad(near, more, constant_values=-np.inf)
+    order = np.lexsort((labels, -near), axis=1)[:, :k]
+    return np.take_along_axis(labels, order, 1), np.take_along_axis(near, order, 1)
 
 
 def _numpy(vectors: Tensor) -> Floats:

@@ -15,7 +15,7 @@ from mufin.errors import UsageError
 from mufin.onednn import can_pack, pack, product
 from mufin.ragged import Ints
 from mufin.retrieve.entries import Entries
-from mufin.retrieve.shortlist import Shortlist, checked, collect, eligible
+from mufin.retrieve.shortlist import Eligible, Shortlist, checked, collect, eligible, merged
 
 SCORES = 2**25  # scores held at a time: 128 MB
 GATHERED = 2**19  # numbers gathered at a time when a few entries are scored: they stay in the cache
@@ -81,6 +81,12 @@ class ExactIndex:
     def only(self, allowed: Tensor) -> ExactIndex:
         """An index over the entries of the labels in allowed (L,) bool."""
         return ExactIndex(_join([part.only(allowed) for part in self.parts], self.n_labels))
+
+    def nearest(
+        self, queries: Tensor, rows: Tensor, n: int, k: int, who: Eligible
+    ) -> tuple[Shortlist, Tensor]:
+        """The k best labels among those of the n nearest entries; (r,) bool: whether that is final."""
+        return merged(self, queries, rows, n, k, who)
 
     def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Similarity (B, n), descending, and entry (B, n) of the nearest n ≤ E entries."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -13,10 +11,10 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.ragged import ranges
 from mufin.retrieve.approximate import SAMPLE
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
+from mufin.retrieve.postings import most_alike
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Memory:
     def with_index(self, index: Index) -> Memory:
         """The same memory with an index over `entries` that was built before."""
         copy = replace(self)
-        copy.__dict__["index"] = index  # where a cached property is kept
+        copy.__dict__.update(self.__dict__, index=index)  # where cached properties are kept
         return copy
 
     def sample(self) -> Tensor | None:
@@ -80,7 +78,7 @@ class Memory:
     def votes(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
         """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ).
 
-        Gives the voted label rows (B, V), −1 where there are fewer, and their votes, largest first.
+        Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes.
         """
         if not len(self):
             none = torch.zeros(len(queries), 0, device=queries.device)
@@ -92,53 +90,39 @@ class Memory:
         self, queries: csr_matrix, neighbours: int, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """The same with the points whose words are most like those of queries (B, V)."""
-        device = self.keys.device
-        points = np.full((queries.shape[0], max(1, min(neighbours, len(self)))), -1)
-        logits = np.full(points.shape, -np.inf, np.float32)
-        for row, like in enumerate(self._likeness(queries)):
-            shared = np.flatnonzero(like)
-            if len(shared) > points.shape[1]:
-                shared = shared[np.sort(np.argpartition(-like[shared], points.shape[1])[: points.shape[1]])]
-            best = shared[np.argsort(-like[shared], kind="stable")]
-            points[row, : len(best)], logits[row, : len(best)] = best, like[best] / temperature
-        return self._tally(torch.from_numpy(points).to(device), torch.from_numpy(logits).to(device))
-
-    def _likeness(self, queries: csr_matrix) -> Iterator[np.ndarray]:
-        """⟨v, v_i⟩ (M,) of each query with all points: only those that have a word of it are looked at."""
-        words = self._by_word
-        for first, last in pairwise(queries.indptr):
-            columns = queries.indices[first:last]
-            lengths = words.indptr[columns + 1] - words.indptr[columns]
-            place = ranges(words.indptr[columns].astype(np.int64), lengths)
-            shares = words.data[place] * np.repeat(queries.data[first:last], lengths)
-            yield np.bincount(words.indices[place], shares, len(self))
+        if self.words is None or not len(self):
+            none = torch.zeros(queries.shape[0], 0, device=self.keys.device)
+            return none.long(), none
+        found, like = most_alike(queries, self.words, self.by_word, min(neighbours, len(self)))
+        points, logits = (torch.from_numpy(a).to(self.keys.device) for a in (found, like / temperature))
+        return self._tally(points, logits)
 
     @cached_property
-    def _by_word(self) -> csr_matrix:
-        """(V, M): which points have a word."""
-        assert self.words is not None
-        return csr_matrix(self.words.T)
+    def by_word(self) -> csr_matrix:
+        """(V, M): which points have a word; made when it is first asked, unless it was read from a file."""
+        return csr_matrix(self.words.T) if self.words is not None else csr_matrix((0, len(self)))
+
+    def with_postings(self, by_word: csr_matrix | None) -> Memory:
+        """The same memory with `by_word` made before, if it was."""
+        copy = replace(self)
+        copy.__dict__.update(self.__dict__, **({} if by_word is None else {"by_word": by_word}))
+        return copy
 
     def _tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels."""
         if not len(self) or not found.numel():
             none = torch.zeros(len(found), 0, device=self.keys.device)
             return none.long(), none
-        floor = torch.finfo(
-            logits.dtype
-        ).min  # where nobody was found, a softmax over −inf alone would be NaN
-        share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0)  # (B, n)
-        points = found.clamp(min=0)
-        counts = (self.offsets[points + 1] - self.offsets[points]).where(found >= 0, 0).flatten()
-        first = self.offsets[points].flatten()
+        floor = torch.finfo(logits.dtype).min  # over −inf alone, where nobody was found, it would be NaN
+        share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0).flatten()  # (B n,)
+        points = found.clamp(min=0).flatten()
+        first = self.offsets[points]
+        counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
         ends = counts.cumsum(0)
-        place = torch.arange(int(ends[-1]), device=ends.device) + (first - ends + counts).repeat_interleave(
-            counts
-        )
-        query = torch.arange(len(found), device=ends.device).repeat_interleave(
-            counts.view(len(found), -1).sum(1)
-        )
-        return _summed(query, self.labels[place], share.flatten().repeat_interleave(counts), len(found))
+        each = torch.arange(int(ends[-1]), device=ends.device)
+        vote = torch.searchsorted(ends, each, right=True)  # whose label it is
+        place = each + (first - ends + counts)[vote]
+        return _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
 
     def with_points(
         self, vectors: Tensor, offsets: Tensor, labels: Tensor, words: csr_matrix | None = None
@@ -179,13 +163,11 @@ def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:
 
 
 def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Add up the weights of each (query, label) and lay them out in rows, largest first."""
+    """Add up the weights of each (query, label) and lay them out in rows, labels ascending."""
     width = int(label.max()) + 1 if len(label) else 1
     pair, which = torch.unique(query * width + label, return_inverse=True)
     total = torch.zeros(len(pair), device=weight.device).index_add_(0, which, weight)
-    total, order = total.sort(descending=True, stable=True)
-    owner, order2 = (pair[order] // width).sort(stable=True)  # by query, still largest first within it
-    pair, total = pair[order][order2], total[order2]
+    owner = pair // width
     counts = torch.bincount(owner, minlength=n)
     slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
     longest = int(counts.max()) if n else 0

@@ -46,29 +46,6 @@ class Shortlist:
         self.similarity[rows, :width] = part.similarity
 
 
-class Source(Protocol):
-    """What an index tells about its entries."""
-
-    @property
-    def n_entries(self) -> int: ...
-
-    @property
-    def n_labels(self) -> int: ...
-
-    @property
-    def one_each(self) -> bool:
-        """No label owns two entries."""
-
-    def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Similarity (B, n), descending, and entry (B, n) of the nearest; −inf and −1 after the last."""
-
-    def label_of(self, entries: Tensor) -> Tensor:
-        """The label of each entry."""
-
-    def similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
-        """⟨x̂_b, v_e⟩ for entries (B, n), the same number however many queries are asked together."""
-
-
 @dataclass(frozen=True)
 class Eligible:
     """Which labels a query may be given."""
@@ -94,6 +71,39 @@ class Eligible:
             place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
             ok &= self.pairs[place] != wanted
         return ok
+
+
+class Source(Protocol):
+    """An index: entries, and the labels that own the nearest of them."""
+
+    @property
+    def n_entries(self) -> int: ...
+
+    @property
+    def n_labels(self) -> int: ...
+
+    def nearest(
+        self, queries: Tensor, rows: Tensor, n: int, k: int, who: Eligible
+    ) -> tuple[Shortlist, Tensor]:
+        """The k best labels among those of the n nearest entries, for queries (r, D) of these rows (r,);
+        (r,) bool: no other entry could change them."""
+
+
+class Fetching(Source, Protocol):
+    """An index that tells which entries are nearest."""
+
+    @property
+    def one_each(self) -> bool:
+        """No label owns two entries."""
+
+    def fetch(self, queries: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Similarity (B, n), descending, and entry (B, n) of the nearest; −inf and −1 after the last."""
+
+    def label_of(self, entries: Tensor) -> Tensor:
+        """The label of each entry."""
+
+    def similarity(self, queries: Tensor, entries: Tensor) -> Tensor:
+        """⟨x̂_b, v_e⟩ for entries (B, n), the same number however many queries are asked together."""
 
 
 def eligible(queries: Tensor, n_labels: int, exclude: csr_matrix | None, allowed: Tensor | None) -> Eligible:
@@ -124,7 +134,7 @@ def checked(queries: Tensor, k: int, vectors: Tensor) -> Tensor:
         raise UsageError(f"k is {k}: ask for at least one label")
     if queries.ndim != 2 or queries.shape[1] != vectors.shape[1]:
         raise UsageError(f"queries are {tuple(queries.shape)}, but this index wants (B, {vectors.shape[1]})")
-    if not bool(queries.isfinite().all()):
+    if not bool(queries.sum().isfinite()):  # nor are they then
         raise UsageError("a query holds NaN or infinity: check the embeddings it comes from")
     return queries.detach().to(vectors)
 
@@ -147,7 +157,7 @@ def collect(source: Source, queries: Tensor, k: int, who: Eligible, limit: int) 
     while n and len(short):
         left = []
         for rows in short.split(max(1, min(ROWS, CELLS // n))):
-            part, done = _merge(source, queries[rows], rows, n, min(k, source.n_labels), who)
+            part, done = source.nearest(queries[rows], rows, n, min(k, source.n_labels), who)
             if part.labels.shape == found.labels.shape and bool(done.all()):
                 return part, short[:0]
             found.put(rows, part)
@@ -159,10 +169,10 @@ def collect(source: Source, queries: Tensor, k: int, who: Eligible, limit: int) 
     return found, short
 
 
-def _merge(
-    source: Source, queries: Tensor, rows: Tensor, n: int, k: int, who: Eligible
+def merged(
+    source: Fetching, queries: Tensor, rows: Tensor, n: int, k: int, who: Eligible
 ) -> tuple[Shortlist, Tensor]:
-    """The k best labels among the n nearest entries; (r,) bool: no other entry could change them."""
+    """What `Source.nearest` gives, from the entries themselves."""
     near, entries = source.fetch(queries, n)  # (r, n)
     labels = source.label_of(entries.clamp(min=0)).where(entries >= 0, -1)  # (r, n)
     last = near[:, -1]
@@ -201,7 +211,7 @@ def _to_the_left(
     )
 
 
-def _order(source: Source, queries: Tensor, entries: Tensor, labels: Tensor, k: int) -> Shortlist:
+def _order(source: Fetching, queries: Tensor, entries: Tensor, labels: Tensor, k: int) -> Shortlist:
     """Candidates (r, ≥ k) by falling similarity, then by rising label row."""
     labels, place = labels.sort(dim=1)
     similarity = source.similarity(queries, entries.gather(1, place).clamp(min=0))
