@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speed_made import exponent, made, made_labels
+from speed_made import exponent, made, made_labels, made_titles
 
 K, BATCHES, TUNED = 100, (1, 64, 512), 128
 POINTS = 300_000  # remembered by a model, at most
@@ -58,7 +59,10 @@ def limits() -> Row:
 
 
 def model_folder(name: str, cache: Path) -> Path:
-    """A saved model with the offline encoders, cross-attention, a memory, and the labels of that size."""
+    """A saved model with the offline encoders, cross-attention, a memory with words, and labels of that size.
+
+    It has all that a preset may have; what a measurement does without is taken away from it (`served`).
+    """
     import pyarrow as pa
 
     from mufin import Config, Mufin, save
@@ -74,23 +78,30 @@ def model_folder(name: str, cache: Path) -> Path:
         return folder
     n_points = 1300 + min(POINTS, 10 * _labels_of(name))
     world = made(name, n_points)
-    labels = made_labels(world)
     n = world.entries.n_labels
-    words = np.random.default_rng(0).choice(["oak", "desk", "lamp", "red", "steel", "sofa", "cup"], (n, 5))
-    table = {"id": [f"label-{i}" for i in range(n)], "texts": [[" ".join(row)] for row in words.tolist()]}
-    labels = replace(labels, items=Items.from_table(pa.table(table)))
     config = Config.preset("fast").override(["rank.cross=attention", "retrieve.search=approximate"])
+    torch.manual_seed(0)
+    embedder = Embedder(config)
+    vocabulary = embedder.text.tokenizer.get_vocab()
+
+    def written(count: int, words: int) -> Items:
+        texts = [[title] for title in made_titles(vocabulary, count, words)]
+        return Items.from_table(pa.table({"id": [f"label-{i}" for i in range(count)], "texts": texts}))
+
+    keys, points = world.queries[1300:], written(n_points - 1300, 7)
+    embedder.words.learn(points)
+    labels = replace(made_labels(world), items=written(n, 3))
+    labels = replace(labels, bags=replace(labels.bags, words=embedder.words.vectors(labels.items)))
     start = time.perf_counter()
     index = ApproximateIndex(world.entries, queries=world.queries[:TUNED])
     built = time.perf_counter() - start
-    keys = world.queries[1300:]
     offsets = torch.arange(0, 3 * len(keys) + 1, 3)
-    memory = Memory(keys, offsets, torch.randint(n, (3 * len(keys),)))
+    had = torch.randint(n, (3 * len(keys),))
+    memory = Memory(keys, offsets, had, embedder.words.vectors(points))
     start = time.perf_counter()
     _ = memory.index
     remembered = time.perf_counter() - start
-    torch.manual_seed(0)
-    model = Mufin(config, Embedder(config), Ranker(config), labels, Fusion.of_beta(0.7), memory, index)
+    model = Mufin(config, embedder, Ranker(config), labels, Fusion.of_beta(0.7), memory, index)
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(world.queries[:1300].clone(), folder / "queries.pt")
     facts = {"labels": n, "entries": len(world.entries), "index s": built, "memory s": remembered,
@@ -98,6 +109,24 @@ def model_folder(name: str, cache: Path) -> Path:
     (folder / "facts.json").write_text(json.dumps(facts))
     save(model, folder)
     return folder
+
+
+def served(name: str, cache: Path, like: str) -> Any:
+    """The model of that size as it is served, with what the preset `paper` or `fast` has."""
+    from mufin import load
+    from mufin.rank.ranker import Ranker
+    from mufin.retrieve.memory import Memory
+    from mufin.serve.packing import pack
+
+    model = load(model_folder(name, cache), "cpu")
+    if like == "paper":  # cross-attention, no memory, no words
+        model.memory = Memory.empty(model.config.embed.dim, model.labels.alive.device)
+        model.embedder.words = None
+        model.labels = replace(model.labels, bags=replace(model.labels.bags, words=None))
+    else:  # a memory with words, no cross-attention
+        model.ranker = Ranker(model.config.override(["rank.cross=none"])).eval()
+    pack(model)
+    return model
 
 
 def _labels_of(name: str) -> int:
@@ -324,45 +353,46 @@ TITLE = "solid oak writing desk with two drawers number {}"
 
 def stages(name: str, cache: Path) -> list[Row]:
     """Prediction by stages for title + picture and for titles alone, 1, 64 and 512 at a time."""
-    from mufin import Item, load
+    pictures = [jpeg(500, seed) for seed in range(64)]
+    rows = []
+    for like in ("paper", "fast"):
+        model = served(name, cache, like)
+        for kind, n in product(("title", "title + picture"), BATCHES):
+            about: Row = {"size": name, "model": like, "item": kind, "batch": n}
+            rows.append(about | _stages(model, n, pictures if "picture" in kind else []) | conditions())
+    return rows
+
+
+def _stages(model: Any, n: int, pictures: list[bytes]) -> Row:
+    """Milliseconds an item, n items at a time, with a picture if there are any."""
+    from mufin import Item
     from mufin.data.images import load_batch
     from mufin.data.items import Items
     from mufin.encode.features import Groups
-    from mufin.serve.packing import pack
 
-    rows = []
-    pictures = [jpeg(500, seed) for seed in range(64)]
-    model = load(model_folder(name, cache), "cpu")
-    pack(model)  # as it is served
-    for kind in ("title", "title + picture"):
-        for n in BATCHES:
-            made_items = [
-                [Item(texts=[TITLE.format(n * b + i)],
-                      images=[pictures[(n * b + i) % 64]] if "picture" in kind else [])
-                 for i in range(n)] for b in range(max(1, 32 // n))
-            ]  # fmt: skip
-            tables = [Items.of(items) for items in made_items]
-            groups = Groups.singles(np.arange(n))
-            budget = 1.0
-            with torch.inference_mode():
-                decode = 0.0
-                if "picture" in kind:
-                    flat = [list(table.flat_images()[1]) for table in tables]
-                    decode = seconds(lambda some: load_batch(some, 128), flat, 1.0, 1)
-                encode = seconds(
-                    lambda t, g=groups: model.embedder.embed(model.features(t), g), tables, budget, 1
-                )
-                bags = [model.embedder.embed(model.features(t), groups) for t in tables]
-                rank = seconds(lambda b: model.rank(b, 10), bags, budget, 1)
-                find = seconds(lambda b: model.index.search(b.vectors(), K), bags, budget, 1)
-            whole = seconds(lambda items: model.recommend(items, k=10), made_items, budget, 1)
-            rows.append(
-                {"size": name, "item": kind, "batch": n, "decode ms": 1e3 * decode / n,
-                 "encode ms": 1e3 * (encode - decode) / n, "search ms": 1e3 * find / n,
-                 "rank ms": 1e3 * (rank - find) / n, "all ms": 1e3 * whole / n, "items/s": n / whole,
-                     **conditions()}
-            )  # fmt: skip
-    return rows
+    def item(i: int) -> Item:
+        return Item(texts=[TITLE.format(i)], images=[pictures[i % len(pictures)]] if pictures else [])
+
+    asked = [[item(n * b + i) for i in range(n)] for b in range(max(1, 32 // n))]
+    tables, groups = [Items.of(items) for items in asked], Groups.singles(np.arange(n))
+
+    def embedded(table: Items) -> Any:
+        return model.embedder.embed(model.features(table), groups)
+
+    with torch.inference_mode():
+        decode = 0.0
+        if pictures:
+            flat = [list(table.flat_images()[1]) for table in tables]
+            decode = seconds(lambda some: load_batch(some, 128), flat, 1.0, 1)
+        encode = seconds(embedded, tables, 1.0, 1)
+        bags = [embedded(table) for table in tables]
+        rank = seconds(lambda b: model.rank(b, 10), bags, 1.0, 1)
+        find = seconds(lambda b: model.index.search(b.vectors(), K), bags, 1.0, 1)
+    whole = seconds(lambda items: model.recommend(items, k=10), asked, 1.0, 1)
+    return {
+        "decode ms": 1e3 * decode / n, "encode ms": 1e3 * (encode - decode) / n, "search ms": 1e3 * find / n,
+        "rank ms": 1e3 * (rank - find) / n, "all ms": 1e3 * whole / n, "items/s": n / whole,
+    }  # fmt: skip
 
 
 def loading(name: str, cache: Path) -> list[Row]:

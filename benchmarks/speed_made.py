@@ -8,9 +8,11 @@ than those of a trained model.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -61,6 +63,15 @@ def made(name: str, n_queries: int, device: str = "cpu", seed: int = 0) -> World
     return World(name, Entries(around(labels[owner], 0.75), owner, n), queries)
 
 
+def made_titles(vocabulary: Iterable[str], n: int, words: int, seed: int = 0) -> list[str]:
+    """Titles of whole words of a tokenizer, the r-th most frequent r^−0.9 times as often as the first."""
+    known = sorted(word for word in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
+    random = np.random.default_rng(seed)
+    chance = 1 / np.arange(1, len(known) + 1) ** 0.9
+    drawn = random.choice(random.permutation(known), (n, words), p=chance / chance.sum())
+    return [" ".join(row) for row in drawn.tolist()]
+
+
 def paper_layout(folder: Path) -> None:
     """Configuration and tokenizer of ViT-B/32 and DistilBERT, as a model folder keeps them; no weights."""
     import transformers as hf
@@ -99,7 +110,8 @@ def made_labels(world: World):
     weights = F.normalize(bags.vectors() + entries.vectors[last], dim=1)
     return Labels(
         Items.of([Item("0", ["a label"])]),  # ranking reads no names
-        bags, weights, ones / 2, entries.vectors[last], ones.bool(), ones, ones.bool(), own_items=False,
+        bags.halved(), weights.half(), ones / 2, entries.vectors[last], ones.bool(), ones, ones.bool(),
+        own_items=False,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class Bag:
 class PackedBags:
     """Many bags without padding: bag i is `rows[offsets[i]:offsets[i + 1]]`."""
 
-    rows: Tensor  # (Σm, D)
+    rows: Tensor  # (Σm, D), in half precision where they are kept for long
     offsets: Tensor  # (n + 1,) int64
     words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
     whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
@@ -68,10 +68,11 @@ class PackedBags:
         if self.whole is not None:
             whole = F.embedding(some, self.whole).masked_fill_((which < 0)[..., None], 0.0)
         if not len(self.rows):
-            return Bag(self.rows.new_zeros(*mask.shape, self.rows.shape[1]), mask, whole)
+            return Bag(torch.zeros(*mask.shape, self.rows.shape[1], device=mask.device), mask, whole)
         position = (start[..., None] + slot).where(mask, 0)
         # an embedding is the fastest way to gather rows
-        return Bag(F.embedding(position, self.rows).masked_fill_(~mask[..., None], 0.0), mask, whole)
+        values = F.embedding(position, self.rows).float()
+        return Bag(values.masked_fill_(~mask[..., None], 0.0), mask, whole)
 
     def vectors(self, block: int = 65536) -> Tensor:
         """x̂ of every bag, (n, D)."""
@@ -82,7 +83,7 @@ class PackedBags:
             self.take(torch.arange(start, min(start + block, len(self)), device=device)).vector()
             for start in range(0, len(self), block)
         ]
-        return torch.cat(blocks) if blocks else self.rows.new_zeros(0, self.rows.shape[1])
+        return torch.cat(blocks) if blocks else torch.zeros(0, self.rows.shape[1], device=device)
 
     @classmethod
     def pack(cls, bags: list[Bag], dim: int, words: csr_matrix | None = None) -> PackedBags:
@@ -98,8 +99,13 @@ class PackedBags:
         words = None
         if self.words is not None and other.words is not None:
             words = csr_matrix(vstack([self.words, other.words]))
-        rows, offsets = torch.cat([self.rows, other.rows]), torch.cat([self.offsets, tail])
+        rows = torch.cat([self.rows, other.rows.to(self.rows.dtype)])
+        offsets = torch.cat([self.offsets, tail])
         return PackedBags(rows, offsets, words, joined([self.whole, other.whole]))
+
+    def halved(self) -> PackedBags:
+        """Rows in half precision; what is taken of them is f32 again."""
+        return replace(self, rows=self.rows.half())
 
     def select(self, which: Tensor) -> PackedBags:
         """Only these bags, in this order, still packed."""

@@ -26,8 +26,8 @@ class Labels:
     """One row a label. Never changed in place: adding and removing give new Labels."""
 
     items: Items  # ids, texts, small pictures
-    bags: PackedBags  # Ẑ¹
-    weights: Tensor  # (L, D) w_l
+    bags: PackedBags  # Ẑ¹, half precision: it is read at random places, so its bytes are what it costs
+    weights: Tensor  # (L, D) w_l, half precision
     alpha: Tensor  # (L,) α_l; 1 for a label without training
     centroids: Tensor  # (L, D) μ_l
     has_centroid: Tensor  # (L,) bool
@@ -54,8 +54,12 @@ class Labels:
         """What these labels put into the index."""
         bags = self.bags
         return Entries.build(
-            bags.rows, bags.offsets, self.centroids, self.has_centroid, kinds, vectors=bags.whole
+            bags.rows.float(), bags.offsets, self.centroids, self.has_centroid, kinds, vectors=bags.whole
         )
+
+    def classifiers(self, rows: Tensor) -> Tensor:
+        """w_l (..., D) of these rows (...)."""
+        return F.embedding(rows, self.weights).float()
 
     def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind], z: Bag | None = None) -> Tensor:
         """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D).
@@ -111,7 +115,7 @@ class Labels:
             self,
             items=self.items.concat(items),
             bags=self.bags.concat(bags),
-            weights=torch.cat([self.weights, z]),
+            weights=torch.cat([self.weights, z.to(self.weights.dtype)]),
             alpha=torch.cat([self.alpha, self.alpha.new_ones(n)]),
             centroids=torch.cat([self.centroids, torch.zeros_like(z)]),
             has_centroid=torch.cat([self.has_centroid, self.has_centroid.new_zeros(n)]),

@@ -142,7 +142,7 @@ class Mufin:
     ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
         z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
-        classifier = self.ranker(x, z, F.embedding(rows, self.labels.weights))
+        classifier = self.ranker(x, z, self.labels.classifiers(rows))
         shared = torch.zeros_like(similarity)
         if words is not None and self.labels.bags.words is not None:
             shared = overlap(words, self.labels.bags.words, labels)

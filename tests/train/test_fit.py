@@ -67,7 +67,8 @@ def test_every_variant_learns_by_heart(
     assert evaluate(model, shop, "train")["P@1"] == 100
     if "rank.alpha=one" in changes:
         assert (model.labels.alpha == 1).all()
-        torch.testing.assert_close(model.labels.weights, model.labels.bags.vectors())
+        w, z = model.labels.weights.float(), model.labels.bags.vectors()  # both from half precision
+        torch.testing.assert_close(w, z, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("layers", [("1", "1"), ("all", "1"), ("0", "all")])

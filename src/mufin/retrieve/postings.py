@@ -43,7 +43,7 @@ def products(rows: csr_matrix, chosen: Ints, query: NDArray[np.float32]) -> Floa
 
 
 def _by_columns(
-    words: Ints, weights: Floats, rows: csr_matrix, columns: csr_matrix, n: int
+    words: NDArray[Any], weights: Floats, rows: csr_matrix, columns: csr_matrix, n: int
 ) -> tuple[Ints, Floats]:
     """Rows that share a column with a query of these words, ascending, and how alike they are."""
     sizes = columns.indptr[words + 1] - columns.indptr[words]

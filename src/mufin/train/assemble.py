@@ -84,7 +84,8 @@ def _labels(
     alpha = networks.classifiers.alpha(len(z)).where(trained, 1.0)
     weights = networks.weights(z).where(trained[:, None], z)
     alive = torch.ones_like(trained)
-    return Labels(items, embedded.labels, weights, alpha, z, ~alive, frequency, alive, own_items)
+    bags = embedded.labels.halved()
+    return Labels(items, bags, weights.half(), alpha, z, ~alive, frequency, alive, own_items)
 
 
 def _frequency(data: TrainingData) -> Tensor:

@@ -96,7 +96,7 @@ def _vectors(study: Study, triples: Ints) -> tuple[dict[str, Floats], Rows]:
     x = bags.take(torch.arange(len(bags), device=bags.rows.device))
     rows = torch.from_numpy(study.model_rows[triples[:, 1:]]).to(bags.rows.device)  # (B, 2)
     adapted = study.model.ranker.adapted(x, labels.bags.take(rows))  # (B, 2, D)
-    w, plain = labels.weights[rows], x.vector()
+    w, plain = labels.classifiers(rows), x.vector()
     before, after = ((v * w).sum(-1).mean(0).tolist() for v in (plain[:, None], adapted))
     cosines: Rows = [["x̂¹ with w", *before], ["x̂² with w", *after]]
     named = {"x̂¹": plain, "x̂²⁺": adapted[:, 0], "x̂²⁻": adapted[:, 1], "w₊": w[:, 0], "w₋": w[:, 1]}

@@ -118,7 +118,7 @@ def _scores(study: Study, points: Ints, rows: Tensor) -> Tensor:
     bags = study.bags(points)
     x = bags.take(torch.arange(len(bags), device=bags.rows.device))
     vector, some = x.vector(), rows.clamp(min=0)
-    classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.weights[some])
+    classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.classifiers(some))
     similarity = model.labels.similarity(vector, rows, model.config.retrieve.entries)
     near = like = shared = torch.zeros_like(similarity)
     settings = model.config.memory
