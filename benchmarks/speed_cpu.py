@@ -25,7 +25,7 @@ from torch import Tensor
 
 from speed_made import exponent, made, made_labels, made_titles
 
-K, BATCHES, TUNED = 100, (1, 64, 512), 128
+K, BATCHES, TUNED = 100, (1, 64, 512), 256
 POINTS = 300_000  # remembered by a model, at most
 Row = dict[str, Any]
 

@@ -22,6 +22,7 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
 from mufin.errors import UsageError
 from mufin.hits import Hit, Ranked
+from mufin.inference import at_ease
 from mufin.labels import Labels
 from mufin.ragged import offsets_of
 from mufin.rank.affinity import Affinity
@@ -93,7 +94,8 @@ class Mufin:
             raise UsageError(f"k is {k}; ask for at least one label")
         if not len(self.labels.alive) or not len(bags):
             return Ranked.nothing(len(bags), bags.rows.device)
-        return Ranked.join([self._best(*chunk, k) for chunk in self._candidates(bags, k, exclude, allowed)])
+        with at_ease(bags.rows.device):
+            return Ranked.join([self._best(*part, k) for part in self._candidates(bags, k, exclude, allowed)])
 
     @torch.no_grad()
     def candidates(self, bags: PackedBags, exclude: csr_matrix | None = None) -> tuple[Tensor, Parts]:
@@ -108,21 +110,20 @@ class Mufin:
     ) -> Iterator[tuple[Tensor, Parts]]:
         """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
         allowed = self.labels.living(allowed)
-        width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
-        memory, shortlist = self.config.memory, self.config.retrieve.shortlist
+        shortlist = self.config.retrieve.shortlist
+        width = min(max(k, shortlist), len(self.labels.alive))
         chunk = 2 * CHUNK if bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
         for rows in torch.arange(len(bags), device=bags.rows.device).split(chunk):
-            x = bags.take(rows)
-            vector = x.vector()
+            vector = (x := bags.take(rows)).vector()
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
             found = self.index.search(vector, width, hidden, allowed)
             words = None if bags.words is None else bags.words[rows.cpu().numpy()]
             labels, similarity = found.labels, found.similarity
-            voted = [self.memory.votes(vector, memory.neighbours, memory.temperature)]
-            if words is not None and self.memory.words is not None:
-                voted.append(self.memory.votes_by_words(words, memory.neighbours, memory.word_temperature))
-            shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
-            labels, votes = merge(labels, *shown)
+            votes = [torch.zeros_like(similarity)]
+            if len(self.memory):
+                voted = self.memory.ballots(vector, words, self.config.memory)
+                shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
+                labels, votes = merge(labels, *shown)
             z = self.labels.bags.take(labels) if self.ranker.adapts else None
             if labels.shape[1] > width:
                 more, own = labels[:, width:], None if z is None else z.map(lambda part: part[:, width:])
@@ -178,11 +179,10 @@ class Mufin:
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []
-        # Half a millisecond less for each query; what a GPU records is written to outside of it as well.
-        with torch.inference_mode(self.labels.alive.device.type == "cpu"):
+        with at_ease(self.labels.alive.device):
             table = Items.of(listed)
-            ranked = self.rank(self._bags(table), k, self.own_labels(table), self._allowed(allow, deny))
-            hits = self.hits(ranked)
+            own, allowed = self.own_labels(table), self._allowed(allow, deny)
+            hits = self.hits(self.rank(self._bags(table), k, own, allowed))
         return hits[0] if isinstance(items, Item) else hits
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:

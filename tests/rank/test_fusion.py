@@ -130,6 +130,7 @@ def remembering(shop: Catalogue, tiny_config: Config) -> Mufin:
 def test_a_model_with_memory_saves_it(remembering: Mufin, shop: Catalogue, tmp_path) -> None:
     save(remembering, tmp_path / "m")
     again = load(tmp_path / "m")
+    assert "by_word" in vars(again.memory)  # read, not made again
     for item in (shop.items[0], shop.items[30]):
         hits = remembering.recommend(item, k=7)
         assert again.recommend(item, k=7) == hits

@@ -26,8 +26,8 @@ SELECTIVE = 0.05  # below this share of allowed labels their entries are scored 
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
 COARSE, LEAST = 4, 1500  # 4-bit codes misplace neighbours: of n wanted, 4 n are scored again, or 1,500
 ALONE, TOGETHER = 11, 0  # how faiss reads lists: for one query, and for many
-SAMPLE = 128  # queries of the recall check
-MARGIN = 0.005  # above the recall asked for: the check sees a sample only
+SAMPLE = 256  # queries of the recall check
+MARGIN = 0.003  # above the recall asked for, since the check sees a sample only: two standard errors of it
 EFFORTS = tuple(round(64 * 1.12**i) for i in range(31))  # efSearch, to 1,900
 PROBES = tuple(sorted({round(8 * 1.12**i) for i in range(47)}))  # nprobe, to 1,500
 

@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
+from mufin.config import Memory as Settings
 from mufin.retrieve.approximate import SAMPLE
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
@@ -47,7 +48,9 @@ class Memory:
         return len(self.keys)
 
     def to(self, device: torch.device) -> Memory:
-        return Memory(self.keys.to(device), self.offsets.to(device), self.labels.to(device), self.words)
+        """Its words stay on the CPU."""
+        moved = Memory(self.keys.to(device), self.offsets.to(device), self.labels.to(device), self.words)
+        return moved.with_postings(self.__dict__.get("by_word"))
 
     @property
     def entries(self) -> Entries:
@@ -74,6 +77,15 @@ class Memory:
         """Some keys, for indexes to tune themselves to."""
         step = max(1, len(self) // SAMPLE)
         return self.keys[::step][:SAMPLE] if len(self) else None
+
+    def ballots(
+        self, queries: Tensor, words: csr_matrix | None, settings: Settings
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What `votes` gives for queries (B, D), and `votes_by_words` for their words (B, V), if known."""
+        found = [self.votes(queries, settings.neighbours, settings.temperature)]
+        if words is not None and self.words is not None:
+            found.append(self.votes_by_words(words, settings.neighbours, settings.word_temperature))
+        return found
 
     def votes(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
         """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ).
