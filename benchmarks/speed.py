@@ -117,7 +117,7 @@ def on_cpu(book: Book, sizes: list[str], options: argparse.Namespace) -> None:
         ):  # fmt: skip
             book.section(section, partial(run, name, cache), joins=name)
     if len(book.results.get("search", [])) > 3:
-        book.section("growth", lambda: cpu.growth(book.results["search"]))
+        book.section("growth", lambda: cpu.growth(book.results["search"], cache))
 
 
 def main() -> None:
