@@ -19,6 +19,7 @@ STAGES = [
     [
         "errors",
         "bag",
+        "inference",
         "attention",
         "metrics",
         "calibration",
