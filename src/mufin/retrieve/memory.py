@@ -116,8 +116,10 @@ class Memory:
 
     def with_postings(self, by_word: csr_matrix | None) -> Memory:
         """The same memory with `by_word` made before, if it was."""
+        if by_word is None:
+            return self
         copy = replace(self)
-        copy.__dict__.update(self.__dict__, **({} if by_word is None else {"by_word": by_word}))
+        copy.__dict__.update(self.__dict__, by_word=by_word)
         return copy
 
     def _tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
