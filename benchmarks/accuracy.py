@@ -247,7 +247,11 @@ def put(job: Job, keep: Path, results: Results) -> None:
 
 
 def compare(results: Results, keep: Path) -> None:
-    """Paired differences of all rows that kept their points, over the seeds that are in the results."""
+    """Paired differences of all rows that kept their points, over the seeds that are in the results.
+
+    A row of other settings than today's says nothing about those it would be compared with.
+    """
+    settings, differences = today(), results.values.setdefault("differences", {})
 
     def points(row: str) -> list[Kept]:
         paths = [
@@ -258,10 +262,11 @@ def compare(results: Results, keep: Path) -> None:
         return [Kept.load(path) for path in paths if path.exists()]
 
     for ours, theirs in COMPARED:
-        left, right = points(ours), points(theirs)
-        if left and right:
-            found = paired_difference(left, right)
-            results.values.setdefault("differences", {})[f"{ours} − {theirs}"] = found
+        name, left, right = f"{ours} − {theirs}", points(ours), points(theirs)
+        if results.stale("test", ours, settings) or results.stale("test", theirs, settings):
+            differences.pop(name, None)
+        elif left and right:
+            differences[name] = paired_difference(left, right)
 
 
 def arguments_of() -> argparse.Namespace:

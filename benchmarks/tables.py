@@ -69,6 +69,11 @@ class Results:
             task, [row], settings, SHOWN[:5] if task == "test" else self._questions()
         ).splitlines()[2]
 
+    def stale(self, task: str, row: str, settings: dict[str, list[str]]) -> bool:
+        """Whether a row was measured with other settings than it has now."""
+        here = settings.get(row)
+        return any("seed" not in run or run.get("settings", here) != here for run in self.runs(task, row))
+
     def _questions(self) -> tuple[str, ...]:
         runs = [run for row in self.values["fitb"].values() for run in row if "failed" not in run]
         return tuple(dict.fromkeys(key for run in runs for key in run if key.startswith("fitb")))
@@ -83,8 +88,7 @@ class Results:
             if "failed" in runs[0]:
                 lines.append(f"| {row} | not measured: {runs[0]['failed']} |" + " |" * (len(shown) + 1))
                 continue
-            here = settings.get(row)
-            old = any("seed" not in run or run.get("settings", here) != here for run in runs)
+            old = self.stale(task, row, settings)
             cells = [_cell(key, [run[key] for run in runs if key in run]) for key in shown]
             seconds = [run["seconds"] for run in runs if "seconds" in run]
             cells += [str(len(runs)), f"{statistics.mean(seconds):.0f}" if seconds else ""]

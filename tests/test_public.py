@@ -25,6 +25,7 @@ STAGES = [
         "calibration",
         "progress",
         "presets",
+        "faults",
         "config",
         "folder",
         "tensors",

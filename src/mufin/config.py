@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mufin.errors import ConfigError
+from mufin.faults import first_fault, toml_value
 from mufin.presets import PRESETS
 
 VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
@@ -38,6 +39,9 @@ class Text(Section):
     """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
     max_length: int = Field(32, ge=3, le=8192)
     """Tokens a text is cut to."""
+    case: bool = False
+    """Tell an encoder that is blind to capitals how a text is written, by a further token: lower, Title Case,
+    Sentence case, UPPER; without effect but where all layers are trained and it has spare tokens."""
     words: bool = False
     """Read texts as bags of words and character n-grams too: training points with like words vote, and words
     shared with a label count."""
@@ -53,8 +57,8 @@ class Vision(Section):
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
     stages: bool = False
-    """Let the affinity see earlier stages of the encoder (colours, textures) and not its last map; without
-    effect but on `offline`, frozen."""
+    """Keep what earlier stages of the encoder saw (colours, textures): affinity reads them and not its last
+    map, `embed.stages` beside it; without effect but on `offline`, frozen."""
 
 
 class Embed(Section):
@@ -64,6 +68,9 @@ class Embed(Section):
     """D."""
     projection: Literal["maxpool", "linear"] = "maxpool"
     """From an encoder's native width to D: adaptive max pooling (paper) or a learnt linear layer."""
+    stages: bool = False
+    """The projection of pictures also reads earlier stages, where `vision.stages` keeps them: the style of a
+    drawing, beside what it shows."""
     attention: Literal["attention", "feedforward", "none", "sum"] = "attention"
     """A_S, or what stands in its place; `sum` makes a bag one row."""
     bag: Literal["attended", "raw"] = "attended"
@@ -254,7 +261,7 @@ class Config(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_first_fault(error)}") from None
+            raise ConfigError(f"{source}: {first_fault(error, cls)}") from None
 
     @classmethod
     def read(cls, path: Path | str) -> Config:
@@ -288,33 +295,5 @@ class Config(Section):
                 target = target.setdefault(section, {})
                 if not isinstance(target, dict):
                     raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
-            target[key] = _toml_value(text.strip())
+            target[key] = toml_value(text.strip())
         return Config.parse(values, "settings")
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _first_fault(error: ValidationError) -> str:
-    """The first fault as one sentence, with the known keys beside an unknown one."""
-    fault = error.errors()[0]
-    path = [str(part) for part in fault["loc"]]
-    if fault["type"] == "extra_forbidden":
-        return f"unknown setting {'.'.join(path)!r}; known here: {', '.join(_fields(path[:-1]))}"
-    # A section and a key; what may follow is the place in a list, or the kind that a union tried first.
-    name = ".".join(path[: 2 if _fields(path[:1]) else 1])
-    if fault["type"] == "value_error":
-        return f"setting {name!r}: {fault['ctx']['error']}"
-    return f"setting {name!r}: {fault['msg'].lower()}, got {fault.get('input')!r}"
-
-
-def _fields(path: list[str]) -> list[str]:
-    """The keys of the section at this path; none where there is a plain value."""
-    model: Any = Config
-    for part in path:
-        model = model.model_fields[part].annotation
-    return list(getattr(model, "model_fields", ()))

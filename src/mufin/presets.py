@@ -31,9 +31,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
     "best": _SOFTMAX
     | {
-        "text": {"model": "offline", "train_layers": "all", "words": True},
+        "text": {"model": "offline", "train_layers": "all", "words": True, "case": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
-        "embed": _SOFTMAX["embed"] | {"dim": 384},
+        "embed": _SOFTMAX["embed"] | {"dim": 384, "stages": True},
         "finetune": _SOFTMAX["finetune"]
         | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },

@@ -17,6 +17,7 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
+from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
 from mufin.encode.vision import VisionEncoder
 from mufin.encode.words import Words, united
@@ -39,9 +40,13 @@ class Embedder(nn.Module):
         self.text = TextEncoder(config.text, folder and folder / "text")
         self.text_projection = _projection(settings.projection, self.text.width, self.dim)
         self.vision: VisionEncoder | None = None
+        self.stages: Stages | None = None
         if config.modalities != "text":
             self.vision = VisionEncoder(config.vision, folder and folder / "vision")
-            self.image_projection = _projection(settings.projection, self.vision.width, self.dim)
+            kept = settings.stages and self.vision.stages
+            self.stages = Stages(self.vision.width, self.vision.evidence_width) if kept else None
+            seen = self.stages.width if self.stages is not None else self.vision.width
+            self.image_projection = _projection(settings.projection, seen, self.dim)
         self.words = Words() if config.text.words else None
         self.dropout = nn.Dropout(settings.input_dropout)
         self.raw = settings.bag == "raw"
@@ -59,7 +64,7 @@ class Embedder(nn.Module):
                 self.self_attention = nn.Identity()
         self.token_projection: nn.Linear | None = None  # of pictures, for early fusion
         if settings.fusion == "early" and self.vision is not None:
-            self.token_projection = nn.Linear(self.vision.width, self.text.width)
+            self.token_projection = nn.Linear(seen, self.text.width)
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +87,7 @@ class Embedder(nn.Module):
         mask = torch.zeros(batch.size, batch.width, dtype=torch.bool, device=self.device)
         seen = None
         if batch.image is not None and self.vision is not None:
-            seen = self._run(self.vision, batch.image)  # (n, H)
+            seen = self._seen(self.vision, batch.image)  # (n, H)
             values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(seen)))
         if batch.text is not None:
             if self.token_projection is not None and batch.image is not None and seen is not None:
@@ -96,6 +101,20 @@ class Embedder(nn.Module):
 
     def _run(self, encoder: nn.Module, part: Part) -> Tensor:
         return part.each(part.values[:, 0] if part.encoded else encoder(part.values, part.lengths))
+
+    def _seen(self, vision: VisionEncoder, part: Part) -> Tensor:
+        """The encoder's last map, or all of its stages, of each picture."""
+        return self._run(vision, part) if self.stages is None else self.stages(self._evidence(part))
+
+    def learn_scales(self, features: Features) -> None:
+        """How early stages of the pictures vary, from these features."""
+        if self.stages is not None:
+            self.stages.learn(torch.from_numpy(np.ascontiguousarray(features.image.rows.flat)))
+
+    def only_embeds(self) -> None:
+        """Stop computing stages that affinity alone would read: for questions with choices, never asked."""
+        if self.vision is not None and self.stages is None:
+            self.vision.stages = False
 
     @torch.no_grad()
     def encoded(self, features: Features, batch: int = 256) -> Features:

@@ -15,6 +15,7 @@ def lean(embedder: Embedder, compiled: bool = False) -> Embedder:
     With `compiled`, each layer goes through torch.compile: seconds once, for fewer passes over memory.
     """
     copy = deepcopy(embedder).eval().requires_grad_(False)
+    copy.only_embeds()
     for encoder in (copy.text, copy.vision):
         if encoder is None:
             continue

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mufin.bag import Bag
 from mufin.config import Text
+from mufin.encode.case import tokens_of_case, with_case
 from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
 from mufin.encode.packed import PackedBert
 from mufin.errors import ConfigError
@@ -44,6 +45,7 @@ class TextEncoder(nn.Module):
         self.width: int = config.projection_dim if self.projects else config.hidden_size
         self.cut = Cut(self.network, self.depth, name)
         self.packed: PackedBert | None = None
+        self.case = tokens_of_case(self.tokenizer) if settings.case and self.depth == "all" else []
         places = _places(config, self.cut.embeddings)
         if places is not None and self.max_length > places:
             raise ConfigError(
@@ -64,7 +66,8 @@ class TextEncoder(nn.Module):
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
         words = _words(self.tokenizer)
-        return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}"
+        case = "-case" if self.case else ""
+        return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}{case}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str], batch: int = 128) -> Ragged:
@@ -72,7 +75,10 @@ class TextEncoder(nn.Module):
         (T,) token ids if every layer is."""
         shortened = [text[:LONGEST_TEXT] for text in texts]
         with TOKENIZING:
-            ids = self.tokenizer(shortened, truncation=True, max_length=self.max_length)["input_ids"]
+            room = self.max_length - (1 if self.case else 0)
+            ids = self.tokenizer(shortened, truncation=True, max_length=room)["input_ids"]
+        if self.case:
+            ids = with_case(ids, shortened, self.case)
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
         if self.depth == "all":
             return tokens

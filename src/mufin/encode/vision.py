@@ -103,18 +103,21 @@ class VisionEncoder(nn.Module):
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
         """The trained part: prepared rows (n, 1, ...) → (n, H)."""
-        values = values[:, 0]
-        if self.depth == 0:
-            return values[:, : self.width]
-        if self.depth == "all":
-            return self._pool(self.network(pixel_values=self._normalise(values)))
-        like = next(self.network.parameters())
-        pixels = like.new_zeros(1).expand(len(values), 3, self.size, self.size)  # only their shape is read
-        return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
+        return self.evidence(values, lengths)[:, : self.width]
 
     def evidence(self, values: Tensor, lengths: Tensor) -> Tensor:
         """All that is known of prepared rows: earlier stages too, where they are kept."""
-        return values[:, 0] if self.stages else self(values, lengths)
+        values = values[:, 0]
+        if self.depth == 0:
+            return values
+        if self.depth == "all":
+            pixels = self._normalise(values)
+            if self.stages and isinstance(self.network, Lite0):
+                return self.network.stages(pixels)
+            return self._pool(self.network(pixel_values=pixels))
+        like = next(self.network.parameters())
+        pixels = like.new_zeros(1).expand(len(values), 3, self.size, self.size)  # only their shape is read
+        return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         """(n, S, S, 3) uint8 → (n, 3, S, S), channels last in memory."""

