@@ -115,7 +115,8 @@ def on_cpu(book: Book, sizes: list[str], options: argparse.Namespace) -> None:
             ("build", cpu.build), ("search", cpu.search), ("stages", cpu.stages), ("loading", cpu.loading),
             ("peers", partial(cpu.peers, hnswlib_at=options.hnswlib)),
         ):  # fmt: skip
-            book.section(section, partial(run, name, cache), joins=name)
+            if section == "search" or not cpu.is_large(name):
+                book.section(section, partial(run, name, cache), joins=name)
     if len(book.results.get("search", [])) > 3:
         book.section("growth", lambda: cpu.growth(book.results["search"], cache))
 

@@ -7,8 +7,6 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from mufin.retrieve.postings import products
-
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
     """Which label rows (B, K) stand in the relation (B, L), bool; −1 never does."""
@@ -40,7 +38,7 @@ def overlap(queries: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tens
     for query, chosen in enumerate(rows):
         own = slice(queries.indptr[query], queries.indptr[query + 1])
         spread[queries.indices[own]] = queries.data[own]
-        found[query] = products(labels, chosen, spread)
+        found[query] = labels[chosen] @ spread
         spread[queries.indices[own]] = 0
     return torch.from_numpy(found).to(candidates.device).masked_fill(candidates < 0, 0.0)
 

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from mufin.bag import Bag, PackedBags
 from mufin.data.items import Items
 from mufin.errors import UsageError
+from mufin.retrieve.approximate import ApproximateIndex
+from mufin.retrieve.build import Index
 from mufin.retrieve.entries import Entries, Kind
 
 FEW = 50_000
@@ -61,11 +63,20 @@ class Labels:
         """w_l (..., D) of these rows (...)."""
         return F.embedding(rows, self.weights).float()
 
-    def similarity(self, x: Tensor, rows: Tensor, kinds: Sequence[Kind], z: Bag | None = None) -> Tensor:
+    def similarity(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        kinds: Sequence[Kind],
+        z: Bag | None = None,
+        index: Index | None = None,
+    ) -> Tensor:
         """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D).
 
-        Their bags z (B, K, n, D) may be given.
+        Their bags z (B, K, n, D) may be given, or the index itself: it may know a faster way.
         """
+        if isinstance(index, ApproximateIndex):
+            return index.of_labels(x, rows)
         z, some = z or self.bags.take(rows), rows.clamp(min=0)
         best = torch.full(rows.shape, -torch.inf, device=x.device)
         if "bag" in kinds:

@@ -118,8 +118,7 @@ class Mufin:
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
             found = self.index.search(vector, width, hidden, allowed)
             words = None if bags.words is None else bags.words[rows.cpu().numpy()]
-            labels, similarity = found.labels, found.similarity
-            votes = [torch.zeros_like(similarity)]
+            labels, similarity, votes = found.labels, found.similarity, [torch.zeros_like(found.similarity)]
             if len(self.memory):
                 voted = self.memory.ballots(vector, words, self.config.memory)
                 shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
@@ -127,7 +126,8 @@ class Mufin:
             z = self.labels.bags.take(labels) if self.ranker.adapts else None
             if labels.shape[1] > width:
                 more, own = labels[:, width:], None if z is None else z.map(lambda part: part[:, width:])
-                further = self.labels.similarity(vector, more, self.config.retrieve.entries, own)
+                entries = self.config.retrieve.entries
+                further = self.labels.similarity(vector, more, entries, own, self.index)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
             yield labels, self._parts(x, z, words, labels, similarity, votes)

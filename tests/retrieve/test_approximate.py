@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,23 @@ def test_auto_is_exact_for_few_entries(world: World, monkeypatch: pytest.MonkeyP
     assert isinstance(build_index(entries, "approximate"), ApproximateIndex)
     monkeypatch.setattr("mufin.retrieve.build.FEW", 10)
     assert isinstance(build_index(entries), ApproximateIndex)
+
+
+def test_similarities_of_given_labels_are_those_of_all_their_entries() -> None:
+    generator = torch.Generator().manual_seed(0)
+    owner = torch.randint(60, (400,), generator=generator).sort().values
+    owner = owner[owner != 7]  # a label without entries
+    vectors = normalize(torch.randn(len(owner), 16, generator=generator), dim=1)
+    index = ApproximateIndex(Entries(vectors, owner, 60))
+    queries = normalize(torch.randn(3, 16, generator=generator), dim=1)
+    labels = torch.tensor([[3, 59, -1, 0], [7, -1, -1, -1], [12, 3, 7, 12]])
+    found = index.of_labels(queries, labels)
+    for b, k in product(range(3), range(4)):
+        own = owner == labels[b, k]
+        best = (vectors[own] @ queries[b]).max() if own.any() else torch.tensor(-torch.inf)
+        torch.testing.assert_close(found[b, k], best)
+    grown = index.added(vectors[:2], torch.tensor([60, 60]))
+    torch.testing.assert_close(
+        grown.of_labels(queries, torch.full((3, 1), 60))[:, 0], (queries @ vectors[:2].T).amax(1)
+    )
+    assert grown.of_labels(queries, torch.full((3, 2), -1)).isinf().all()

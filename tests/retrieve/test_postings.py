@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix, random_array
 
 from mufin.encode.words import normalised
 from mufin.retrieve import postings
-from mufin.retrieve.postings import most_alike, products
+from mufin.retrieve.postings import most_alike
 
 
 def unit_rows(n: int, columns: int, density: float, seed: int) -> csr_matrix:
@@ -50,9 +50,15 @@ def test_beyond_the_budget_likeness_stays_exact(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(alike[there], np.take_along_axis(every, found, 1)[there], atol=1e-5)
 
 
-def test_products_with_chosen_rows() -> None:
-    rows = unit_rows(30, 12, 0.3, 4)
-    query = np.linspace(-1, 1, 12, dtype=np.float32)
-    chosen = np.array([7, 7, 0, 29])
-    np.testing.assert_allclose(products(rows, chosen, query), (rows[chosen] @ query), atol=1e-6)
-    assert products(rows, chosen[:0], query).tolist() == []
+@pytest.mark.parametrize("kind", ["spread", "ties", "few above zero"])
+def test_the_greatest_of_many_by_a_bar(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.random(50_000).astype(np.float32)
+    if kind == "ties":
+        values = np.round(values, 2)
+    if kind == "few above zero":
+        values[rng.random(len(values)) < 0.999] = 0
+    found = postings._greatest(values, 300)
+    assert len(found) == 300
+    assert (np.diff(found) > 0).all()
+    np.testing.assert_array_equal(np.sort(values[found]), np.sort(values)[-300:])

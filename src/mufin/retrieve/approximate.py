@@ -142,6 +142,18 @@ class ApproximateIndex:
         sizes = fresh.sum(1)
         return padded(some, sizes, -1), padded(best, sizes, -np.inf)
 
+    def of_labels(self, queries: Tensor, labels: Tensor) -> Tensor:
+        """a = max ⟨x̂_b, v⟩ over the entries of labels (B, K), read where they lie; −inf for −1, and for a
+        label without any."""
+        rows = labels.cpu().numpy()
+        first, count = self.exact.owned(np.maximum(rows, 0).ravel())
+        count = np.where(rows.ravel() < 0, 0, count)
+        entries = padded(ranges(first, count), count.reshape(rows.shape).sum(1), -1)
+        near, best = self._near(_numpy(queries), entries), np.full(rows.size, -np.inf, np.float32)
+        if (some := count > 0).any():
+            best[some] = np.maximum.reduceat(near[entries >= 0], (np.cumsum(count) - count)[some])
+        return torch.from_numpy(best.reshape(rows.shape)).to(queries.device)
+
     def save(self, path: Path | str) -> None:
         """Write the faiss index; the entries are the caller's to keep."""
         load_faiss().write_index(self.faiss, str(path))
