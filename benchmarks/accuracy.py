@@ -9,8 +9,8 @@ measured before is kept; --again measures it anew, --jobs 0 only puts together t
 they were made.
 
 With --task fitb, models are trained on the sets of DATA and answer its fill-in-the-blank questions. With
---slice, 15 % of the train split, whole titles at a time, stand in for the test split: settings are chosen
-there.
+--slice, 15 % of the train split, whole families of titles at a time, stand in for the test split: settings
+are chosen there.
 """
 
 from __future__ import annotations
