@@ -9,7 +9,7 @@ import numpy as np
 from mufin import Catalogue
 
 SHARE = 0.15
-VARIANTS = {"outline", "fill", "filled", "off", "alt", "variant", "solid"}  # words for another form of a thing
+VARIANTS = {"outline", "fill", "filled", "off", "alt", "variant", "solid"}  # words for forms of a thing
 
 
 def family(title: str) -> str:
