@@ -45,10 +45,13 @@ class _Silent:
 
 
 class _Lines:
-    """A line every ten seconds, and one at the end of a job of more than two."""
+    """A line every ten seconds, and one at the end of a job of more than two.
+
+    What is left is reckoned from the time since the last line: pictures take longer than the texts before.
+    """
 
     def __init__(self, name: str, total: int) -> None:
-        self.name, self.total, self.done = name, total, 0
+        self.name, self.total, self.done, self.told = name, total, 0, 0
         self.started = self.printed = time.monotonic()
         self.shown: dict[str, float] = {}
 
@@ -56,10 +59,10 @@ class _Lines:
         self.done += n
         self.shown |= shown
         now = time.monotonic()
-        if now - self.printed >= 10 and self.done:
-            left = (now - self.started) / self.done * (self.total - self.done)
+        if now - self.printed >= 10 and self.done > self.told:
+            left = (now - self.printed) / (self.done - self.told) * (self.total - self.done)
             self._print(f"{self.done}/{self.total}, {left:.0f} s left")
-            self.printed = now
+            self.printed, self.told = now, self.done
 
     def end(self) -> None:
         took = time.monotonic() - self.started
