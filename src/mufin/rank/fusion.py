@@ -21,9 +21,7 @@ NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity", *PAIRS)
 START = (20.0, 0.0, 1.0, *[0.0] * 17)
 SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0, *[2.0] * 3)
 RIDGE = 1e-3
-FEW = (
-    10.0  # queries; a mixture of so many stays where it started, or they would make the best match the worst
-)
+FEW = 10.0  # queries; a mixture of so many stays where it started: they could make the best match the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on
 
 
