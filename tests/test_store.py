@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
+from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
 from mufin.errors import ConfigError, ModelError
 from mufin.folder import file_hash
@@ -224,6 +225,19 @@ def test_a_mixture_of_before_there_were_pairs_scores_as_it_did(
     assert load(folder).recommend(shop.items[3]) == tiny_model.recommend(shop.items[3])
 
 
+def test_a_calibration_of_before_it_knew_ranks_reads_as_it_did(
+    folder: Path, tiny_model: Mufin, shop: Catalogue
+) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    u = manifest["calibration"] = manifest["calibration"][:3]
+    (folder / "mufin.json").write_text(json.dumps(manifest))
+    bags = load(folder)._bags(Items.of([shop.items[3]]))
+    ranked = load(folder).rank(bags, 5)
+    score = tiny_model.fusion.score(tiny_model.candidates(bags)[1])
+    logit = u[0] * ranked.score + u[1] * score.logsumexp(dim=1, keepdim=True) + u[2]
+    assert torch.allclose(ranked.probability, logit.sigmoid(), atol=1e-5)
+
+
 def test_an_unknown_device(saved: Path) -> None:
     for name in ("gpu", "cuda:99", ""):
         with pytest.raises(ConfigError, match="device.*cannot be used"):
@@ -418,6 +432,7 @@ def test_a_manifest_that_is_none(garbage: str, folder: Path) -> None:
         ("fusion", [float("nan")] * 9),
         ("calibration", 3),
         ("calibration", [[1], [2], [3]]),
+        ("calibration", [1.0, 0.0]),
         ("own_items", "no"),
         ("parts", {}),
     ],

@@ -152,7 +152,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
     try:
         if len(manifest["fusion"]) == len(NAMES) - len(PAIRS):  # of a model before there were pairs
             manifest["fusion"] += [0.0] * len(PAIRS)
-        for name, count in (("fusion", len(NAMES)), ("calibration", 3)):
+        if len(manifest["calibration"]) == 3:  # of a model whose probabilities did not heed the rank
+            manifest["calibration"] += [0.0]
+        for name, count in (("fusion", len(NAMES)), ("calibration", 4)):
             if len(manifest[name]) != count or not all(math.isfinite(value) for value in manifest[name]):
                 raise ValueError(name)
         if not isinstance(manifest["own_items"], bool):

@@ -45,7 +45,7 @@ def test_a_learnt_mixture_finds_what_decides() -> None:
     """Relevance follows from memory alone: the learnt score ranks it better than the classifier."""
     known = parts(300)
     relevant = (known.memory > 0.4) & known.present
-    score = Fusion(fit_weights(known, relevant), torch.zeros(3)).score(known)
+    score = Fusion(fit_weights(known, relevant), torch.zeros(4)).score(known)
     useful = relevant.any(1)
     first = relevant.gather(1, score.argmax(1, keepdim=True))[useful]
     assert float(first.float().mean()) > 0.9
@@ -60,6 +60,25 @@ def test_calibrated_probabilities_are_near_the_truth() -> None:
     for low in (0.0, 0.2, 0.4):
         chosen = (found >= low) & (found < low + 0.2)
         assert float(found[chosen].mean()) == pytest.approx(float(relevant[chosen].float().mean()), abs=0.03)
+
+
+def test_the_first_of_many_is_not_believed_too_much() -> None:
+    """Scores are the truth and noise: who comes first had luck, and the probability says so."""
+    truth = torch.from_numpy(rng.normal(0, 1, (4000, 30)).astype(np.float32))
+    score = truth + torch.from_numpy(rng.normal(0, 1.5, truth.shape).astype(np.float32))
+    relevant = torch.rand(score.shape) < (2 * truth - 1).sigmoid()
+    found = Fusion(torch.zeros(20), fit_calibration(score, relevant)).probability(score)
+    order = score.argsort(dim=1, descending=True)
+    claimed, true = found.gather(1, order), relevant.gather(1, order).float()
+    for rank in range(10):
+        assert float(claimed[:, rank].mean()) == pytest.approx(float(true[:, rank].mean()), abs=0.03)
+    assert (claimed[:, 1:] <= claimed[:, :-1]).all()  # as ordered as the scores
+
+
+def test_probabilities_of_hardly_any_candidates() -> None:
+    fusion = Fusion(torch.zeros(20), torch.tensor([1.0, -1.0, 0.0, 0.5]))
+    assert fusion.probability(torch.zeros(2, 0)).shape == (2, 0)
+    assert fusion.probability(torch.full((1, 2), -torch.inf)).tolist() == [[0.0, 0.0]]
 
 
 def test_votes_against_loops() -> None:

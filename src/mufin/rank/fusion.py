@@ -63,15 +63,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class Fusion:
-    """s = θ · φ, of which the paper's s = β c + (1 − β) a is one; p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂)."""
+    """s = θ · φ, of which the paper's s = β c + (1 − β) a is one, and a probability p of relevance.
+
+    p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂ + u₃ log r) with r the label's rank, at most 10: who comes first of
+    many had luck, too.
+    """
 
     weights: Tensor  # θ (20,)
-    calibration: Tensor  # u (3,)
+    calibration: Tensor  # u (4,)
 
     @classmethod
     def of_beta(cls, beta: float) -> Fusion:
         """The paper's fixed mixture; its probability is a rough guess until it is fitted."""
-        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 18]), torch.tensor([10.0, 0.0, -5.0]))
+        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 18]), torch.tensor([10.0, 0.0, -5.0, 0.0]))
 
     def score(self, parts: Parts) -> Tensor:
         """s (B, K), −inf where there is no candidate."""
@@ -79,9 +83,13 @@ class Fusion:
         return score.masked_fill(~parts.present, -torch.inf)
 
     def probability(self, score: Tensor) -> Tensor:
-        """How likely each label is relevant, given the scores s (B, K) of all candidates of its query."""
-        chance = _logit(self.calibration.to(score.device), score).sigmoid()
-        return chance.masked_fill(score.isinf(), 0.0)
+        """How likely each label is relevant, given the scores s (B, K) of all candidates of its query.
+
+        Never likelier than a label of a higher score.
+        """
+        best, order = score.sort(dim=1, descending=True, stable=True)
+        chance = _logit(self.calibration.to(score.device), best, best).sigmoid().cummin(dim=1).values
+        return torch.zeros_like(score).scatter(1, order, chance).masked_fill(score.isinf(), 0.0)
 
 
 def fit_weights(parts: Parts, relevant: Tensor) -> Tensor:
@@ -123,20 +131,22 @@ def softmax_weights(
 
 def fit_calibration(score: Tensor, relevant: Tensor) -> Tensor:
     """u by logistic regression over the best hits of each query: score (B, K), relevant (B, K) bool."""
-    top = score.topk(min(CALIBRATED, score.shape[1]), dim=1).indices
-    hit, there = relevant.gather(1, top).float(), ~score.gather(1, top).isinf()
+    best, order = score.topk(min(CALIBRATED, score.shape[1]), dim=1)
+    hit, there = relevant.gather(1, order).float(), ~best.isinf()
 
     def loss(u: Tensor) -> Tensor:
-        chance = _logit(u, score).gather(1, top)
+        chance = _logit(u, best, score)
         return F.binary_cross_entropy_with_logits(chance[there], hit[there]) + 1e-4 * u.square().sum()
 
-    return _minimised(loss, torch.tensor([1.0, -1.0, 0.0], device=score.device))
+    return _minimised(loss, torch.tensor([1.0, -1.0, 0.0, 0.0], device=score.device))
 
 
-def _logit(u: Tensor, score: Tensor) -> Tensor:
+def _logit(u: Tensor, best: Tensor, score: Tensor) -> Tensor:
+    """Of the n best scores (B, n), in order, among all of their query (B, K)."""
     total = score.logsumexp(dim=1, keepdim=True)
-    finite = score.masked_fill(score.isinf(), 0.0)
-    return u[0] * finite + u[1] * total.masked_fill(total.isinf(), 0.0) + u[2]
+    finite, total = (each.masked_fill(each.isinf(), 0.0) for each in (best, total))
+    rank = torch.arange(1, best.shape[1] + 1, device=best.device).clamp(max=CALIBRATED)
+    return u[0] * finite + u[1] * total + u[2] + u[3] * rank.log()
 
 
 def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
