@@ -75,6 +75,16 @@ def test_the_first_of_many_is_not_believed_too_much() -> None:
     assert (claimed[:, 1:] <= claimed[:, :-1]).all()  # as ordered as the scores
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_one_query_makes_nothing_certain(right: bool) -> None:
+    score = torch.tensor([[3.0, 1.0, 0.0]])
+    relevant = torch.tensor([[right, False, False]])
+    found = Fusion(torch.zeros(20), fit_calibration(score, relevant)).probability(score)
+    assert 0.05 < float(found[0, 0]) < 0.95
+    nothing = torch.full((2, 3), -torch.inf)
+    assert fit_calibration(nothing, torch.zeros(2, 3, dtype=torch.bool)).isfinite().all()
+
+
 def test_probabilities_of_hardly_any_candidates() -> None:
     fusion = Fusion(torch.zeros(20), torch.tensor([1.0, -1.0, 0.0, 0.5]))
     assert fusion.probability(torch.zeros(2, 0)).shape == (2, 0)

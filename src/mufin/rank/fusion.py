@@ -23,6 +23,10 @@ SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0, *[2.0]
 RIDGE = 1e-3
 FEW = 10.0  # queries; a mixture of so many stays where it started: they could make the best match the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on
+CALIBRATION_START = (1.0, -1.0, 0.0, 0.0)  # a probability is at first the label's share of Σ eˢ
+CALIBRATION_SCALE = (1.0, 1.0, 4.0, 1.0)
+CALIBRATION_RIDGE = 1e-4
+HARDLY_ANY = 3.0  # queries; one or two would make everything certain or impossible
 
 
 @dataclass(frozen=True)
@@ -130,15 +134,22 @@ def softmax_weights(
 
 
 def fit_calibration(score: Tensor, relevant: Tensor) -> Tensor:
-    """u by logistic regression over the best hits of each query: score (B, K), relevant (B, K) bool."""
+    """u by logistic regression over the best hits of each query: score (B, K), relevant (B, K) bool.
+
+    A ridge holds it near where it starts while there are hardly any queries.
+    """
     best, order = score.topk(min(CALIBRATED, score.shape[1]), dim=1)
     hit, there = relevant.gather(1, order).float(), ~best.isinf()
+    start, scale = (torch.tensor(u, device=score.device) for u in (CALIBRATION_START, CALIBRATION_SCALE))
+    if not there.any():
+        return start
+    ridge = max(CALIBRATION_RIDGE, (HARDLY_ANY / int(there.any(1).sum())) ** 2)
 
-    def loss(u: Tensor) -> Tensor:
-        chance = _logit(u, best, score)
-        return F.binary_cross_entropy_with_logits(chance[there], hit[there]) + 1e-4 * u.square().sum()
+    def loss(step: Tensor) -> Tensor:
+        chance = _logit(start + step * scale, best, score)
+        return F.binary_cross_entropy_with_logits(chance[there], hit[there]) + ridge * step.square().sum()
 
-    return _minimised(loss, torch.tensor([1.0, -1.0, 0.0, 0.0], device=score.device))
+    return start + scale * _minimised(loss, torch.zeros_like(start))
 
 
 def _logit(u: Tensor, best: Tensor, score: Tensor) -> Tensor:
