@@ -23,7 +23,7 @@ SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0, *[2.0]
 RIDGE = 1e-3
 FEW = 10.0  # queries; a mixture of so many stays where it started: they could make the best match the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on
-CALIBRATION_START = (1.0, -1.0, 0.0, 0.0)  # a probability is at first the label's share of Σ eˢ
+CALIBRATION_START = (1.0, -1.0, 0.0, 0.0)  # p = sigmoid(s − log Σ eˢ), close to a label's share of Σ eˢ
 CALIBRATION_SCALE = (1.0, 1.0, 4.0, 1.0)
 CALIBRATION_RIDGE = 1e-4
 HARDLY_ANY = 3.0  # queries; one or two would make everything certain or impossible
