@@ -267,6 +267,8 @@ def compare(results: Results, keep: Path) -> None:
             differences.pop(name, None)
         elif left and right:
             differences[name] = paired_difference(left, right)
+        elif left:  # measured anew, and what it was compared with is not at hand
+            differences.pop(name, None)
 
 
 def arguments_of() -> argparse.Namespace:

@@ -51,6 +51,7 @@ class PackedBags:
     rows: Tensor  # (Σm, D), in half precision where they are kept for long
     offsets: Tensor  # (n + 1,) int64
     words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
+    titles: csr_matrix | None = None  # (n, V′), then: one for each word of a title
     whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
 
     def __len__(self) -> int:
@@ -86,22 +87,20 @@ class PackedBags:
         return torch.cat(blocks) if blocks else torch.zeros(0, self.rows.shape[1], device=device)
 
     @classmethod
-    def pack(cls, bags: list[Bag], dim: int, words: csr_matrix | None = None) -> PackedBags:
+    def pack(cls, bags: list[Bag], dim: int) -> PackedBags:
         """Drop the padding of several batches and join them."""
         if not bags:
-            return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64), words)
+            return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64))
         rows = torch.cat([bag.values[bag.mask] for bag in bags])
         lengths = torch.cat([bag.mask.sum(-1) for bag in bags])
-        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)), words, joined([bag.whole for bag in bags]))
+        return cls(rows, F.pad(lengths.cumsum(0), (1, 0)), whole=joined([bag.whole for bag in bags]))
 
     def concat(self, other: PackedBags) -> PackedBags:
         tail = other.offsets[1:] + self.offsets[-1]
-        words = None
-        if self.words is not None and other.words is not None:
-            words = csr_matrix(vstack([self.words, other.words]))
         rows = torch.cat([self.rows, other.rows.to(self.rows.dtype)])
         offsets = torch.cat([self.offsets, tail])
-        return PackedBags(rows, offsets, words, joined([self.whole, other.whole]))
+        words, titles = stacked(self.words, other.words), stacked(self.titles, other.titles)
+        return PackedBags(rows, offsets, words, titles, joined([self.whole, other.whole]))
 
     def halved(self) -> PackedBags:
         """Rows in half precision; what is taken of them is f32 again."""
@@ -113,13 +112,19 @@ class PackedBags:
         offsets = F.pad((end - start).cumsum(0), (1, 0))
         shift = torch.repeat_interleave(start - offsets[:-1], end - start)
         position = torch.arange(len(shift), device=shift.device) + shift
-        words = None if self.words is None else self.words[np.asarray(which.cpu())]
+        place = np.asarray(which.cpu())
+        words, titles = (None if some is None else some[place] for some in (self.words, self.titles))
         whole = None if self.whole is None else self.whole[which]
-        return PackedBags(self.rows[position], offsets, words, whole)
+        return PackedBags(self.rows[position], offsets, words, titles, whole)
 
     def to(self, device: torch.device) -> PackedBags:
         whole = None if self.whole is None else self.whole.to(device)
-        return PackedBags(self.rows.to(device), self.offsets.to(device), self.words, whole)
+        return replace(self, rows=self.rows.to(device), offsets=self.offsets.to(device), whole=whole)
+
+
+def stacked(above: csr_matrix | None, below: csr_matrix | None) -> csr_matrix | None:
+    """One above the other; None unless there are both."""
+    return None if above is None or below is None else csr_matrix(vstack([above, below]))
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:

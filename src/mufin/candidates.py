@@ -7,6 +7,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.bag import PackedBags
+
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
     """Which label rows (B, K) stand in the relation (B, L), bool; −1 never does."""
@@ -41,6 +43,29 @@ def overlap(queries: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tens
         found[query] = labels[chosen] @ spread
         spread[queries.indices[own]] = 0
     return torch.from_numpy(found).to(candidates.device).masked_fill(candidates < 0, 0.0)
+
+
+def shared_words(
+    words: csr_matrix | None, titles: csr_matrix | None, of: PackedBags, candidates: Tensor
+) -> Tensor:
+    """o (B, K): how alike the words of queries and their candidates (B, K), rows of labels, are.
+
+    1 where the title of a query has all words of the label's: what an item says of itself, a catalogue may
+    always list among its labels, or never.
+    """
+    if words is None or of.words is None:
+        return torch.zeros(candidates.shape, device=candidates.device)
+    alike = overlap(words, of.words, candidates)
+    if titles is None or of.titles is None:  # of a model before titles were kept
+        return alike
+    return alike.masked_fill(said(titles, of.titles, candidates), 1.0)
+
+
+def said(titles: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tensor:
+    """(B, K) bool: has the title of a query (B, V) all words of its candidate's, a row of labels (L, V)?"""
+    rows = np.maximum(candidates.cpu().numpy(), 0)
+    words = torch.from_numpy(labels.indptr[rows + 1] - labels.indptr[rows]).to(candidates.device)  # (B, K)
+    return (overlap(titles, labels, candidates) >= words) & (words > 0) & (candidates >= 0)
 
 
 def merge(shortlist: Tensor, *voted: tuple[Tensor, Tensor]) -> tuple[Tensor, list[Tensor]]:

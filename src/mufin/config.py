@@ -56,9 +56,10 @@ class Vision(Section):
     """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
-    stages: bool = False
+    stages: bool | Literal["every"] = False
     """Keep what earlier stages of the encoder saw (colours, textures): affinity reads them and not its last
-    map, `embed.stages` beside it; without effect but on `offline`, frozen."""
+    map, `embed.stages` beside it; `every` layer, and how channels go together, for `embed.stages` alone.
+    Without effect but on `offline`, frozen."""
 
 
 class Embed(Section):
@@ -161,8 +162,11 @@ class Memory(Section):
     """Votes are softmax(similarity / temperature)."""
     word_temperature: float = Field(0.1, gt=0)
     """The same for points found by their words, see `text.words`."""
-    per_label: int = Field(100, ge=1)
+    per_label: int = Field(1000, ge=1)
     """Points are remembered until each label has this many."""
+    implied: bool = False
+    """Remembered points also vote for labels that their titles say word for word, where the catalogue leaves
+    such labels out of its lists; needs `text.words`."""
     loss: float = Field(0.0, ge=0)
     """Weight in Module IV of −log of the votes that a point's labels get from the other points."""
 

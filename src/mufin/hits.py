@@ -22,7 +22,7 @@ class Hit:
     classifier: float  # c
     memory: float  # m, the votes of the nearest training points
     words: float  # the votes of training points with like words
-    overlap: float  # how alike the words of item and label are
+    overlap: float  # how alike the words of item and label are; 1 if the item's title says the label
     probability: float  # that the label is relevant, calibrated on held-out points
     text: str = ""
 

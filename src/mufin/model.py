@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.bag import Bag, PackedBags
-from mufin.candidates import eligible_votes, merge, overlap
+from mufin.candidates import eligible_votes, merge, shared_words
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
@@ -117,7 +117,8 @@ class Mufin:
             vector = (x := bags.take(rows)).vector()
             hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
             found = self.index.search(vector, width, hidden, allowed)
-            words = None if bags.words is None else bags.words[rows.cpu().numpy()]
+            some = rows.cpu().numpy()
+            words, titles = (None if each is None else each[some] for each in (bags.words, bags.titles))
             labels, similarity, votes = found.labels, found.similarity, [torch.zeros_like(found.similarity)]
             if len(self.memory):
                 voted = self.memory.ballots(vector, words, self.config.memory)
@@ -130,23 +131,21 @@ class Mufin:
                 further = self.labels.similarity(vector, more, entries, own, self.index)
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
-            yield labels, self._parts(x, z, words, labels, similarity, votes)
+            shared = shared_words(words, titles, self.labels.bags, labels)
+            yield labels, self._parts(x, z, labels, similarity, votes, shared)
 
     def _parts(
         self,
         x: Bag,
         z: Bag | None,
-        words: csr_matrix | None,
         labels: Tensor,
         similarity: Tensor,
         votes: list[Tensor],
+        shared: Tensor,
     ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
         z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         classifier = self.ranker(x, z, self.labels.classifiers(rows))
-        shared = torch.zeros_like(similarity)
-        if words is not None and self.labels.bags.words is not None:
-            shared = overlap(words, self.labels.bags.words, labels)
         near, like = [*votes, torch.zeros_like(similarity)][:2]
         return Parts(classifier, similarity, near, like, shared, self.labels.frequency[rows], labels >= 0)
 

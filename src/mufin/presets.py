@@ -17,7 +17,7 @@ _SOFTMAX: dict[str, Any] = {
         "encoder_epochs": 0,
     },
     "rank": {"cross": "none", "beta": "learnt", "affinity": True},
-    "memory": {"neighbours": 50, "loss": 0.5},
+    "memory": {"neighbours": 50, "loss": 0.5, "implied": True},
     "finetune": {
         "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
         "loss": "softmax", "negatives": 4, "sampled": 2048,
@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "best": _SOFTMAX
     | {
         "text": {"model": "offline", "train_layers": "all", "words": True, "case": True},
-        "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": True},
+        "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": "every"},
         "embed": _SOFTMAX["embed"] | {"dim": 384, "stages": True},
         "finetune": _SOFTMAX["finetune"]
         | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},

@@ -38,7 +38,7 @@ from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
-from mufin.encode.words import WIDTH
+from mufin.encode.words import TITLES, WIDTH
 from mufin.errors import CatalogueError, ConfigError, ModelError, UsageError
 from mufin.folder import MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
@@ -180,6 +180,7 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     for name in PER_LABEL:
         yield name, getattr(labels, name)
     yield from sparse_tensors(labels.bags.words)
+    yield from sparse_tensors(labels.bags.titles, "titles")
 
 
 def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
@@ -243,8 +244,10 @@ def _labels(
     missing = {"bags", "offsets", *each} - set(tensors)
     if missing:
         raise ModelError(f"{files['labels.safetensors']} has no {', '.join(sorted(missing))}: train again")
-    words = words_of(tensors, (len(items), WIDTH), files["labels.safetensors"])
-    bags = PackedBags(tensors["bags"], tensors["offsets"], words, tensors.get("whole"))
+    path = files["labels.safetensors"]
+    words = words_of(tensors, (len(items), WIDTH), path)
+    titles = words_of(tensors, (len(items), TITLES), path, "titles")  # which older folders do not have
+    bags = PackedBags(tensors["bags"], tensors["offsets"], words, titles, tensors.get("whole"))
     if {len(items)} != {len(bags), *(len(tensors[name]) for name in each)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
     alive = torch.ones(len(items), dtype=torch.bool)

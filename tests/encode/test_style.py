@@ -15,6 +15,7 @@ from mufin.config import Text
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.encode.lean import lean
+from mufin.encode.network import Lite0, correlations
 from mufin.encode.stages import Stages
 from mufin.encode.text import TextEncoder
 from mufin.serve.packing import pack
@@ -39,16 +40,40 @@ def test_stages_come_to_the_scale_of_the_last_map() -> None:
     assert not stages(flat)[:, 4:].any()
 
 
+def test_correlations_of_channels() -> None:
+    maps = torch.randn(2, 5, 6, 7)
+    maps[1, 3] = 4.0  # a channel that does not vary goes with no other
+    found = correlations(maps)
+    for one, pairs in zip(maps.flatten(2).numpy(), found.numpy(), strict=True):
+        with np.errstate(invalid="ignore"):
+            wanted = np.nan_to_num(np.corrcoef(one)[np.triu_indices(5, 1)])
+        np.testing.assert_allclose(pairs, wanted, atol=1e-2)
+
+
+def test_every_stage_begins_with_the_ends_of_stages() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    network = Lite0(pretrained=False).eval()
+    with torch.no_grad():
+        pixels = torch.randn(3, 3, 32, 32)
+        every = network.stages(pixels, every=True)
+        assert every.shape == (3, Lite0.width + Lite0.every_width)
+        assert torch.equal(every[:, : Lite0.width + Lite0.stage_width], network.stages(pixels))
+    assert torch.isfinite(every).all()
+
+
+@pytest.mark.parametrize(("stages_kept", "columns"), [("true", 928), ("every", 4792)])
 def test_a_model_that_reads_stages_answers_the_same_wherever_it_runs(
-    tiny_config: Config, tmp_path: Path
+    tiny_config: Config, tmp_path: Path, stages_kept: str, columns: int
 ) -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
-    model = fit(made_shop(2), tiny_config.override(STAGES), out=tmp_path, quiet=True)
+    config = tiny_config.override([*STAGES, f"vision.stages={stages_kept}"])
+    model = fit(made_shop(2), config, out=tmp_path, quiet=True)
     stages = model.embedder.stages
     assert stages is not None
-    assert (stages.scale != 1).all()
+    assert (stages.scale != 1).any()
     weights = model.embedder.image_projection.weight
-    assert weights.shape == (16, 1280 + 928)
+    assert weights.shape == (16, 1280 + columns)
+    assert [block.stop - block.start for block in model.embedder.blocks][1] == 928  # what affinity reads
     assert weights[:, 1280:].any()
     asked = [
         Item(texts=["red bar"], images=[picture("red", "bar")]),

@@ -120,6 +120,13 @@ def test_memory_is_bounded_and_keeps_rare_labels() -> None:
     assert (counts[1:] == 1).all()
 
 
+def test_a_bounded_memory_remembers_from_all_over() -> None:
+    everyone = csr_matrix(np.ones((1000, 1), bool))
+    kept = bounded(everyone, per_label=10)
+    assert kept.tolist() == list(range(0, 1000, 100))  # and not the first ten
+    assert len(bounded(everyone, per_label=1000)) == len(bounded(everyone, per_label=5000)) == 1000
+
+
 def test_candidates_are_unique_and_eligible() -> None:
     voted, votes = torch.tensor([[2, 3, 5, 7, -1]]), torch.tensor([[0.3, 0.1, 0.2, 0.5, 0.0]])
     assert eligible_votes(voted, votes, 3, None, None)[0].tolist() == [[7, 2, 5]]  # the most first

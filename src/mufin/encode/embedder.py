@@ -17,10 +17,11 @@ from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
+from mufin.encode.network import Lite0
 from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
 from mufin.encode.vision import VisionEncoder
-from mufin.encode.words import Words, united
+from mufin.encode.words import Words, titles, united
 from mufin.onednn import fast_dtype
 from mufin.progress import Progress
 from mufin.ragged import Ints, Ragged
@@ -144,7 +145,9 @@ class Embedder(nn.Module):
         """The frozen outputs of all descriptors of the items."""
         with self._at_rest():
             found = extract(items, self.text, self.vision, cached, progress)
-        return found if self.words is None else replace(found, words=self.words.vectors(items))
+        if self.words is None:
+            return found
+        return replace(found, words=self.words.vectors(items), titles=titles(items))
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
@@ -194,10 +197,13 @@ class Embedder(nn.Module):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 bags.append(self(features.batch(groups.take(points))))
                 advance(len(points))
-        words = features.words
-        if words is not None:
-            words = united(words, groups.offsets, groups.members)
-        return PackedBags.pack(bags, self.dim, words)
+        packed = PackedBags.pack(bags, self.dim)
+        if features.words is None or features.titles is None:
+            return packed
+        words, said = (
+            united(rows, groups.offsets, groups.members) for rows in (features.words, features.titles)
+        )
+        return replace(packed, words=words, titles=said.sign())
 
     @property
     def widths(self) -> list[int]:
@@ -206,12 +212,14 @@ class Embedder(nn.Module):
 
     @property
     def blocks(self) -> list[slice]:
-        """Columns of `evidence` that affinity reads: of pictures the stages, if any, not the last map."""
+        """Columns of `evidence` that affinity reads: of pictures the ends of stages, if any, nothing else."""
         text, vision = slice(0, self.text.width), self.vision
         if vision is None:
             return [text]
-        start = text.stop + (vision.width if vision.stages else 0)
-        return [text, slice(start, text.stop + vision.evidence_width)]
+        if not vision.stages:
+            return [text, slice(text.stop, text.stop + vision.width)]
+        start = text.stop + vision.width
+        return [text, slice(start, start + Lite0.stage_width)]
 
     @torch.no_grad()
     def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:

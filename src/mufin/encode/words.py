@@ -17,6 +17,7 @@ from mufin.ragged import Ints, Ragged, ranges
 
 HALF = 1 << 17  # columns for words and pairs of words; as many again for character n-grams
 WIDTH = 2 * HALF
+TITLES = 1 << 20  # columns for words of titles: who shares one by chance would say what it does not say
 WORD = re.compile(r"\w+")
 LONGEST_TEXT = 20_000  # characters
 LONGEST_WORD = 64
@@ -51,6 +52,15 @@ class Words(nn.Module):
         norms = np.sqrt(np.bincount(place, found.data**2, 2 * len(items)))
         found.data /= np.maximum(norms, 1e-12).astype(np.float32)[place]
         return normalised(found)
+
+
+def titles(items: Items) -> csr_matrix:
+    """(n, 2²⁰): one where the first text of an item has a word that is hashed there."""
+    texts = [next(iter(texts or ()), "") for texts in items.texts.to_pylist()]
+    rows = [sorted({crc32(word.encode()) % TITLES for word in _words(text)}) for text in texts]
+    flat = np.array([column for row in rows for column in row], np.int64)
+    starts = np.cumsum([0, *(len(row) for row in rows)])
+    return csr_matrix((np.ones(len(flat), np.float32), flat, starts), (len(items), TITLES))
 
 
 def normalised(rows: csr_matrix) -> csr_matrix:

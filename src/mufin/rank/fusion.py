@@ -19,7 +19,7 @@ PAIRS = ("classifier × log memory", "classifier × log words", "log memory × l
 NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity", *PAIRS)
 # Where a learnt mixture starts, and how far a unit of its ridge lets each weight go.
 START = (20.0, 0.0, 1.0, *[0.0] * 17)
-SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 1.0)), *own, 1.0, *[2.0] * 3)
+SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 5.0)), *own, 1.0, *[2.0] * 3)
 RIDGE = 1e-3
 FEW = 10.0  # queries; a mixture of so many stays where it started: they could make the best match the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on

@@ -172,7 +172,9 @@ def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:
         points = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
         missing = per_label - int(taken[points].sum())
         if missing > 0:
-            taken[points[~taken[points]][:missing]] = True
+            rest = points[~taken[points]]
+            n = min(missing, len(rest))
+            taken[rest[np.arange(n) * len(rest) // max(n, 1)]] = True  # spread evenly
     return np.flatnonzero(taken).astype(np.int64)
 
 

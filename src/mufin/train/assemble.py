@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Config
@@ -22,6 +23,7 @@ from mufin.retrieve.entries import centroids
 from mufin.retrieve.memory import Memory
 from mufin.train.affinity import Coordinates, unseen_mixture
 from mufin.train.data import TrainingData
+from mufin.train.implied import implied
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
 from mufin.train.validate import learn_mixture
@@ -42,6 +44,8 @@ def assemble(
     fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
     seen, words = data.others(held_out), embedded.words
     labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
+    more = implied(data) if config.memory.implied else None
+    remembered = data.relevance if more is None else csr_matrix(data.relevance + more)
     pairs = None
     if config.rank.affinity and catalogue.labels_are_items:  # only then is a set completed by items
         pairs = Coordinates.of(networks.embedder, data)
@@ -59,7 +63,7 @@ def assemble(
         memory = None
         if config.memory.neighbours:
             of_words = None if words is None else words[which]
-            memory = Memory.of(points, relevance, config.memory.per_label, of_words)
+            memory = Memory.of(points, remembered[which], config.memory.per_label, of_words)
         affinity = None if pairs is None else pairs.affinity(which, relevance)
         return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
 
