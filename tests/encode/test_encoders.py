@@ -46,6 +46,28 @@ def inputs(kind: str) -> list[Any]:
     return TEXTS if kind == "text" else PICTURES
 
 
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_words_are_looked_up_once_in_training_and_nothing_else_changes(
+    family: str, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mufin.encode.text.TOGETHER", 2)  # the texts go through in two parts
+    encoder = build("text", checkpoint(family), "all")
+    table = encoder.network.get_input_embeddings().weight
+
+    def gradient() -> Tensor:
+        encoder.zero_grad()
+        run(encoder, TEXTS).square().sum().backward()
+        return table.grad.clone()
+
+    resting, asleep = run(encoder, TEXTS).detach(), gradient()
+    encoder.train()
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.testing.assert_close(run(encoder, TEXTS).detach(), resting, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradient(), asleep, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("kind", "family"), FAMILIES)
 def test_the_cut_changes_no_output(kind: str, family: str, checkpoint: Checkpoint) -> None:
     name = checkpoint(family)

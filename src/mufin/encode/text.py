@@ -106,6 +106,9 @@ class TextEncoder(nn.Module):
         parts = order.split(TOGETHER if values.device.type == "cpu" else 8 * TOGETHER)
         # what a GPU does in bf16 anyway; a small network would gain nothing
         half = values.device.type == "cpu" and self.training and self.width >= WIDE
+        if self.depth == "all" and self.training and not self.projects:
+            # once for all parts: the gradient of each lookup is as large as the vocabulary
+            values = self.network.get_input_embeddings()(values)  # type: ignore[operator]  # of transformers
         with torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32):
             rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
         return torch.cat(rows)[order.argsort()]
@@ -129,10 +132,12 @@ class TextEncoder(nn.Module):
         )
         return self._pool(output.last_hidden_state, lengths)
 
-    def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        if self.packed is not None and ids.device.type == "cpu" and not torch.is_grad_enabled():
-            return self.packed(ids, lengths)
-        output = self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
+    def _run(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Token ids (n, T), or their looked-up vectors (n, T, H), through all layers."""
+        if self.packed is not None and tokens.device.type == "cpu" and not torch.is_grad_enabled():
+            return self.packed(tokens, lengths)
+        name = "input_ids" if tokens.dim() == 2 else "inputs_embeds"
+        output = self.network(**{name: tokens}, attention_mask=_mask(tokens, lengths))
         return self._pool(output.last_hidden_state, lengths)
 
     def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -41,8 +41,9 @@ class Votes:
 
     def loss(self, points: Ints, x: Tensor) -> Tensor:
         """A mean over points (B,) with vectors x (B, D), of means over their labels."""
-        similarity = x.float() @ self.keys.T / self.settings.temperature  # (B, M)
-        chance = similarity.masked_fill(self._silent(points).to(x.device), -torch.inf).softmax(dim=1)
+        logits = (x.float() / self.settings.temperature) @ self.keys.T  # (B, M), too large to copy often
+        logits[self._silent(points)] = -torch.inf
+        chance = logits.float().softmax(dim=1)
         row, label = pairs_of(self.data.relevance, points)
         pair, key = pairs_of(self.by_label, label)
         at = torch.from_numpy(np.stack([row[pair], key, pair])).to(x.device)
@@ -50,9 +51,11 @@ class Votes:
         weight = torch.from_numpy(1 / np.bincount(row, minlength=len(points))[row]).to(x)
         return -(torch.log(votes + FLOOR) * weight).sum() / len(points)
 
-    def _silent(self, points: Ints) -> Tensor:
-        """Which keys do not vote, (B, M) bool: a point itself, and who has what it must not see."""
-        silent = np.asarray((self.data.exclude[points].astype(np.float32) @ self.by_label).todense() > 0)
+    def _silent(self, points: Ints) -> tuple[Tensor, Tensor]:
+        """Rows of B and their silent keys, columns of M: a point itself, and who has what it must not see."""
+        hidden = self.data.exclude[points].astype(np.float32) @ self.by_label
         known = np.flatnonzero(self.place[points] >= 0)
-        silent[known, self.place[points[known]]] = True
-        return torch.from_numpy(silent)
+        rows, columns = hidden.nonzero()
+        pairs = (rows, known), (columns, self.place[points[known]])
+        row, column = (torch.from_numpy(np.concatenate(both).astype(np.int64)) for both in pairs)
+        return row.to(self.keys.device), column.to(self.keys.device)
