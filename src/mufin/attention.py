@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
     def weights(self, x: Bag, z: Bag) -> Tensor:
         """How much each row of x looks at each row of z, (..., h, m, n); sums are 1, or 0 if z is empty."""
-        if z.values.shape[-2] == 1 and not self.training:  # a single row gets all attention
+        if z.values.shape[-2] == 1:  # a single row gets all attention
             lead = torch.broadcast_shapes(x.values.shape[:-2], z.values.shape[:-2])
             there = z.mask[..., None, None, :].to(x.values)  # (..., 1, 1, 1)
             return there.expand(*lead, self.heads, x.values.shape[-2], 1)

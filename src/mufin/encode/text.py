@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,9 @@ from mufin.errors import ConfigError
 from mufin.onednn import fast_dtype
 from mufin.ragged import Ragged
 
-TOGETHER = 64  # texts that go through the network at a time on a CPU
+TOGETHER = 512  # texts at most that go through the network at a time
+PACKED = 64  # the same where it is laid out anew for prediction
+LIKE = 1.4  # lengths that differ by a smaller factor are padded to the longer one on a CPU
 WIDE = 256  # columns from which training in bf16 is faster, on a processor that has it
 TOKENIZING = threading.Lock()  # a tokenizer notes in itself how it is called
 LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_length, and safe with a 1 MB text
@@ -102,8 +105,7 @@ class TextEncoder(nn.Module):
         """The trained part: prepared rows (n, T, ...) → (n, H); like lengths together, little padding."""
         if self.depth == 0:
             return values[:, 0]
-        order = lengths.argsort(stable=True)
-        parts = order.split(TOGETHER if values.device.type == "cpu" else 8 * TOGETHER)
+        parts = self._parts(lengths)
         # what a GPU does in bf16 anyway; a small network would gain nothing
         half = values.device.type == "cpu" and self.training and self.width >= WIDE
         if self.depth == "all" and self.training and not self.projects:
@@ -111,7 +113,17 @@ class TextEncoder(nn.Module):
             values = self.network.get_input_embeddings()(values)  # type: ignore[operator]  # of transformers
         with torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32):
             rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
-        return torch.cat(rows)[order.argsort()]
+        return torch.cat(rows)[torch.cat(parts).argsort()]
+
+    def _parts(self, lengths: Tensor) -> list[Tensor]:
+        """Which texts go through the network together, shortest first: few parts on a GPU and where padding
+        costs nothing, else parts of like lengths."""
+        order = lengths.argsort(stable=True)
+        if lengths.device.type != "cpu" or self.packed is not None:
+            return list(order.split(TOGETHER if self.packed is None else PACKED))
+        size = (lengths[order].clamp(min=1).log() / math.log(LIKE)).floor()
+        counts = size.unique_consecutive(return_counts=True)[1]
+        return [part for alike in order.split(counts.tolist()) for part in alike.split(TOGETHER)]
 
     def with_tokens(self, ids: Tensor, lengths: Tensor, further: Bag) -> Tensor:
         """(n, H) of token ids (n, T) behind further tokens (n, i, H): early fusion."""

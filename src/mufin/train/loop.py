@@ -53,7 +53,7 @@ class Loop:
         self.optimizers: list[torch.optim.Optimizer] = []
         if groups:
             self.optimizers.append(
-                torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay)
+                torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
             )
         if sparse and any(group["params"] for group in sparse):
             self.optimizers.append(torch.optim.SparseAdam(sparse))
