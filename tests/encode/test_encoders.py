@@ -14,6 +14,7 @@ from torch import Tensor
 from made import COLOURS, made_shop, picture
 from mufin import Config, Item, fit, load
 from mufin.config import Text, Vision
+from mufin.data.images import load_batch
 from mufin.encode.folded import fold
 from mufin.encode.network import Lite0
 from mufin.encode.text import TextEncoder
@@ -286,3 +287,18 @@ def test_folded_convolutions_see_the_same(size: int) -> None:
         torch.testing.assert_close(network.stages(pixels), stages, atol=1e-4, rtol=1e-4)
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())
     assert next(network.parameters()).dtype == torch.float32  # whoever asks where it lives is told
+
+
+@pytest.mark.parametrize("stages", [False, True, "every"])
+def test_a_frozen_lite0_sees_the_same_by_its_folded_copy_and_stays_as_it_is(stages: Any) -> None:
+    encoder = VisionEncoder(Vision(model="offline", train_layers=0, size=64, stages=stages)).eval()
+    before = {name: weight.clone() for name, weight in encoder.state_dict().items()}
+    found = encoder.prepare(PICTURES).flat
+    pixels, _, _ = load_batch(PICTURES, 64)
+    with torch.no_grad():
+        values = encoder._normalise(torch.from_numpy(pixels))
+        maps = encoder.network.stages(values, stages == "every") if stages else encoder.network(values)
+    wanted = maps if stages else maps.mean(dim=(2, 3))
+    torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-3, rtol=1e-3)
+    assert encoder.state_dict().keys() == before.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in encoder.state_dict().items())

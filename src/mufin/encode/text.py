@@ -110,7 +110,7 @@ class TextEncoder(nn.Module):
         half = values.device.type == "cpu" and self.training and self.width >= WIDE
         if self.depth == "all" and self.training and not self.projects:
             # once for all parts: the gradient of each lookup is as large as the vocabulary
-            values = self.network.get_input_embeddings()(values)  # type: ignore[operator]  # of transformers
+            values = self._looked_up(values)
         with torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32):
             rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
         return torch.cat(rows)[torch.cat(parts).argsort()]
@@ -127,12 +127,17 @@ class TextEncoder(nn.Module):
 
     def with_tokens(self, ids: Tensor, lengths: Tensor, further: Bag) -> Tensor:
         """(n, H) of token ids (n, T) behind further tokens (n, i, H): early fusion."""
-        words = self.network.get_input_embeddings()(ids)  # type: ignore[operator]  # of transformers
+        words = self._looked_up(ids)
         tokens = torch.cat([further.values.to(words), words], dim=1)
         mask = torch.cat([further.mask, _mask(ids, lengths).bool()], dim=1)
         hidden = self.network(inputs_embeds=tokens, attention_mask=mask.long()).last_hidden_state
         total: Tensor = (hidden * mask[..., None]).sum(1)
         return total / mask.sum(1).clamp(min=1)[:, None]
+
+    def _looked_up(self, ids: Tensor) -> Tensor:
+        """The vector of each token, (n, T) → (n, T, H)."""
+        found: Tensor = self.network.get_input_embeddings()(ids)  # type: ignore[operator]  # of transformers
+        return found
 
     def _trained(self, values: Tensor, lengths: Tensor) -> Tensor:
         if self.depth == "all":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mufin.encode.folded import fold
 from mufin.encode.packed import pack_products
 from mufin.model import Mufin
 from mufin.onednn import fast_dtype
@@ -17,7 +16,6 @@ def pack(model: Mufin) -> None:
         pack_products(model.embedder.text.network)
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
-        fold(model.embedder.vision.network)
         model.embedder.only_embeds()
     for index in (model.index, model.memory.index):
         if isinstance(index, ExactIndex):
