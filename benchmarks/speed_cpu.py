@@ -69,6 +69,7 @@ def model_folder(name: str, cache: Path) -> Path:
     from mufin import Config, Mufin, save
     from mufin.data.items import Items
     from mufin.encode.embedder import Embedder
+    from mufin.encode.words import titles
     from mufin.rank.fusion import Fusion
     from mufin.rank.ranker import Ranker
     from mufin.retrieve.approximate import ApproximateIndex
@@ -92,7 +93,8 @@ def model_folder(name: str, cache: Path) -> Path:
     keys, points = world.queries[1300:], written(n_points - 1300, 7)
     embedder.words.learn(points)
     labels = replace(made_labels(world), items=written(n, 3))
-    labels = replace(labels, bags=replace(labels.bags, words=embedder.words.vectors(labels.items)))
+    words, said = embedder.words.vectors(labels.items), titles(labels.items)
+    labels = replace(labels, bags=replace(labels.bags, words=words, titles=said))
     start = time.perf_counter()
     index = ApproximateIndex(world.entries, queries=world.queries[:TUNED])
     built = time.perf_counter() - start
@@ -139,7 +141,7 @@ def served(name: str, cache: Path, like: str) -> Any:
     if like == "paper":  # cross-attention, no memory, no words
         model.memory = Memory.empty(model.config.embed.dim, model.labels.alive.device)
         model.embedder.words = None
-        model.labels = replace(model.labels, bags=replace(model.labels.bags, words=None))
+        model.labels = replace(model.labels, bags=replace(model.labels.bags, words=None, titles=None))
     else:  # a memory with words, no cross-attention
         model.ranker = Ranker(model.config.override(["rank.cross=none"])).eval()
     pack(model)

@@ -37,6 +37,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "finetune": _SOFTMAX["finetune"]
         | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },
-    # The same with both encoders frozen and smaller pictures: minutes on a CPU.
+    # Both encoders frozen, smaller pictures of which the last map is read, D = 192: minutes on a CPU.
     "fast": _SOFTMAX,
 }

@@ -3,8 +3,8 @@
     mufin.json                 format, versions, the mixture of scores; of each part its file, size and hash
     config-<hash>.toml         the settings
     network-<hash>.safetensors encoders, projections, A_S, A_C
-    labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
-    memory-<hash>.safetensors  the remembered training points and their labels
+    labels-<hash>.safetensors  bags, w, α, centroids, hashed words: mapped, not read
+    memory-<hash>.safetensors  the remembered training points, their hashed words and labels
     affinity-<hash>.safetensors what scores labels without training, if the settings ask for it
     index-<hash>.safetensors   the entries of the index: mapped, not read
     index-<hash>.faiss         the approximate index over them, where there are many

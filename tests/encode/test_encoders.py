@@ -51,9 +51,12 @@ def inputs(kind: str) -> list[Any]:
 def test_words_are_looked_up_once_in_training_and_nothing_else_changes(
     family: str, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mufin.encode.text.TOGETHER", 2)  # the texts go through in two parts
+    monkeypatch.setattr("mufin.encode.text.TOGETHER", 2)  # the texts go through in several parts
     encoder = build("text", checkpoint(family), "all")
     table = encoder.network.get_input_embeddings().weight
+
+    asked: list[int] = []
+    encoder.network.get_input_embeddings().register_forward_hook(lambda *_: asked.append(1))
 
     def gradient() -> Tensor:
         encoder.zero_grad()
@@ -65,8 +68,22 @@ def test_words_are_looked_up_once_in_training_and_nothing_else_changes(
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    asked.clear()
     torch.testing.assert_close(run(encoder, TEXTS).detach(), resting, atol=1e-5, rtol=1e-5)
+    assert (len(asked) == 1) == (family != "clip")  # CLIP needs the ids: it looks for the last token
     torch.testing.assert_close(gradient(), asleep, atol=1e-5, rtol=1e-4)
+
+
+def test_long_texts_go_through_in_smaller_parts(checkpoint: Checkpoint) -> None:
+    encoder = build("text", checkpoint("bert"), "all")
+    lengths = torch.cat([torch.full((1100,), 5), torch.full((70,), 512), torch.tensor([40_000])])
+    parts = encoder._parts(lengths)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
+    for part in parts:
+        longest = int(lengths[part].max())
+        assert len(part) <= 512
+        assert len(part) == 1 or len(part) * longest <= 1 << 14
+        assert longest < 1.5 * int(lengths[part].min())
 
 
 @pytest.mark.parametrize(("kind", "family"), FAMILIES)
@@ -291,6 +308,7 @@ def test_folded_convolutions_see_the_same(size: int) -> None:
 
 @pytest.mark.parametrize("stages", [False, True, "every"])
 def test_a_frozen_lite0_sees_the_same_by_its_folded_copy_and_stays_as_it_is(stages: Any) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
     encoder = VisionEncoder(Vision(model="offline", train_layers=0, size=64, stages=stages)).eval()
     before = {name: weight.clone() for name, weight in encoder.state_dict().items()}
     found = encoder.prepare(PICTURES).flat
@@ -300,5 +318,7 @@ def test_a_frozen_lite0_sees_the_same_by_its_folded_copy_and_stays_as_it_is(stag
         maps = encoder.network.stages(values, stages == "every") if stages else encoder.network(values)
     wanted = maps if stages else maps.mean(dim=(2, 3))
     torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-3, rtol=1e-3)
+    assert len(encoder.folded) == 1
+    assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in encoder.folded[0].modules())
     assert encoder.state_dict().keys() == before.keys()
     assert all(torch.equal(weight, before[name]) for name, weight in encoder.state_dict().items())

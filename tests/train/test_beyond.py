@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from mufin import Catalogue, Config, Item, fit
 from mufin.bag import Bag
 from mufin.train.batches import clustered, shuffled
 from mufin.train.caching import CachedBags
@@ -45,6 +46,15 @@ def test_the_loss_of_votes_is_what_prediction_would_count(stage: Any) -> None:
         shares = [sum(w for w, j in zip(weight, may, strict=True) if y[j, l]) for l in np.flatnonzero(y[i])]
         wanted.append(np.mean([-np.log(share + FLOOR) for share in shares]))
     assert found == pytest.approx(np.mean(wanted), rel=1e-4)
+
+
+def test_who_hears_no_votes_spoils_nothing(tiny_config: Config) -> None:
+    """Of one set each point must not see the labels of all others, and nobody votes for himself."""
+    things = [Item(name, [name]) for name in ("coat", "scarf", "boots", "hat")]
+    catalogue = Catalogue.build(things, sets={"outfits": [["coat", "scarf", "boots"]]}).from_sets("outfits")
+    settings = ["memory.loss=0.5", "memory.neighbours=5", "finetune.epochs=2", "run.validation=0"]
+    model = fit(catalogue, tiny_config.override(settings), quiet=True)
+    assert all(torch.isfinite(weight).all() for weight in model.embedder.state_dict().values())
 
 
 def test_training_the_votes_brings_like_points_together(stage: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from scipy.sparse import csr_matrix
 
@@ -83,9 +84,22 @@ def test_nothing_is_implied_where_it_is_listed_or_cannot_be_told(tiny_config: Co
     assert implied(data_of(icons(says=True), tiny_config)) is None
     assert implied(data_of(icons(says=False, repeats=2), tiny_config)) is None  # too few to tell
     data = data_of(icons(says=False), tiny_config)
-    assert implied(replace(data, labels=data.points)) is None  # no item says another
     without = replace(data.points, titles=None)
     assert implied(replace(data, points=without)) is None
+
+
+@pytest.mark.parametrize("sets", [False, True])
+def test_no_item_says_another(tiny_config: Config, sets: bool) -> None:
+    names = [f"{thing} {way}" for thing in THINGS for way in WAYS]
+    things = [Item(name, [name]) for name in (*names, *THINGS)]
+    if sets:
+        outfits = [[names[i], names[i - 1], names[i - 5], thing] for i in range(16) for thing in THINGS]
+        catalogue = Catalogue.build(things, sets={"outfits": outfits}).from_sets("outfits")
+    else:
+        catalogue = Catalogue.build(things, train={name: [names[i - 1]] for i, name in enumerate(names)})
+    settings = ["text.words=true", "memory.neighbours=5", "memory.implied=true"]
+    model = fit(catalogue, tiny_config.override(settings), quiet=True)
+    assert len(model.memory.labels) == catalogue.split("train").relevance.nnz
 
 
 def test_labels_that_must_not_be_seen_are_not_implied(tiny_config: Config) -> None:
@@ -121,7 +135,8 @@ def test_remembered_points_vote_for_what_their_titles_say(tiny_config: Config, t
     assert found["arrow"].overlap == 1
     assert found["cat"].overlap < 1
     assert load(tmp_path).recommend(asked, k=6) == with_it.recommend(asked, k=6)
-    save(with_it, tmp_path)
+    save(load(tmp_path), tmp_path / "again")
+    assert load(tmp_path / "again").recommend(asked, k=6) == with_it.recommend(asked, k=6)
 
 
 def test_words_are_shared_in_full_where_a_title_says_a_label() -> None:

@@ -47,9 +47,14 @@ class FoldedConvolution(nn.Module):
         return convolution(x, layout, self.bias, self.stride, self.inside, self.groups, after)
 
 
+def folds(network: Lite0) -> bool:
+    """Whether it is folded already."""
+    return isinstance(network.embeddings, FoldedConvolution)
+
+
 def fold(network: nn.Module) -> None:
     """Fold a Lite0 in place, which can then predict in half of the time, but not be saved."""
-    if not isinstance(network, Lite0) or isinstance(network.embeddings, FoldedConvolution):
+    if not isinstance(network, Lite0) or folds(network):
         return
     for name in ("embeddings", "head"):
         conv, norm, _ = getattr(network, name)

@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mufin.bag import Bag
 from mufin.config import Text
@@ -24,6 +25,7 @@ from mufin.onednn import fast_dtype
 from mufin.ragged import Ragged
 
 TOGETHER = 512  # texts at most that go through the network at a time
+TOKENS = 1 << 14  # the same, padding counted, on a CPU
 PACKED = 64  # the same where it is laid out anew for prediction
 LIKE = 1.4  # lengths that differ by a smaller factor are padded to the longer one on a CPU
 WIDE = 256  # columns from which training in bf16 is faster, on a processor that has it
@@ -108,12 +110,28 @@ class TextEncoder(nn.Module):
         parts = self._parts(lengths)
         # what a GPU does in bf16 anyway; a small network would gain nothing
         half = values.device.type == "cpu" and self.training and self.width >= WIDE
-        if self.depth == "all" and self.training and not self.projects:
-            # once for all parts: the gradient of each lookup is as large as the vocabulary
-            values = self._looked_up(values)
+        tokens = self._tokens(values, lengths)
         with torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32):
-            rows = [self._trained(values[part, : int(lengths[part].max())], lengths[part]) for part in parts]
+            rows = [self._trained(tokens(part), lengths[part]) for part in parts]
         return torch.cat(rows)[torch.cat(parts).argsort()]
+
+    def _tokens(self, values: Tensor, lengths: Tensor) -> Callable[[Tensor], Tensor]:
+        """What gives the prepared rows (p, T, ...) of a part (p,) of the texts, padded to its longest.
+
+        Words that are trained are looked up for all parts at once: the gradient of each lookup is as large as
+        the vocabulary.
+        """
+        if self.depth != "all" or not self.training or self.projects:
+            return lambda part: values[part, : int(lengths[part].max())]
+        found = self._looked_up(values[_mask(values, lengths).bool()])  # (Σ lengths, H)
+        first, last = lengths.cumsum(0) - lengths, len(found) - 1
+
+        def padded(part: Tensor) -> Tensor:
+            place = torch.arange(int(lengths[part].max()), device=found.device)
+            rows = (first[part][:, None] + place).clamp(max=last)  # padding is masked, whatever stands there
+            return F.embedding(rows, found)
+
+        return padded
 
     def _parts(self, lengths: Tensor) -> list[Tensor]:
         """Which texts go through the network together, shortest first: few parts on a GPU and where padding
@@ -123,7 +141,11 @@ class TextEncoder(nn.Module):
             return list(order.split(TOGETHER if self.packed is None else PACKED))
         size = (lengths[order].clamp(min=1).log() / math.log(LIKE)).floor()
         counts = size.unique_consecutive(return_counts=True)[1]
-        return [part for alike in order.split(counts.tolist()) for part in alike.split(TOGETHER)]
+        return [
+            part
+            for alike in order.split(counts.tolist())
+            for part in alike.split(max(1, min(TOGETHER, TOKENS // int(lengths[alike[-1]]))))
+        ]
 
     def with_tokens(self, ids: Tensor, lengths: Tensor, further: Bag) -> Tensor:
         """(n, H) of token ids (n, T) behind further tokens (n, i, H): early fusion."""
@@ -135,7 +157,7 @@ class TextEncoder(nn.Module):
         return total / mask.sum(1).clamp(min=1)[:, None]
 
     def _looked_up(self, ids: Tensor) -> Tensor:
-        """The vector of each token, (n, T) → (n, T, H)."""
+        """The vector of each token, (...) → (..., H)."""
         found: Tensor = self.network.get_input_embeddings()(ids)  # type: ignore[operator]  # of transformers
         return found
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mufin.config import Vision
 from mufin.data.images import load_batch
-from mufin.encode.folded import fold
+from mufin.encode.folded import fold, folds
 from mufin.encode.network import Cut, Lite0, load_transformer
 from mufin.errors import ConfigError
 from mufin.ragged import Ragged, offsets_of
@@ -102,6 +102,8 @@ class VisionEncoder(nn.Module):
     def _at_rest(self) -> nn.Module:
         """The network of which nothing is trained: on a processor by a faster layout of the same weights."""
         if not isinstance(self.network, Lite0) or next(self.network.parameters()).device.type != "cpu":
+            return self.network
+        if folds(self.network):  # a model that is served
             return self.network
         if not self.folded:
             fold(copy := deepcopy(self.network))

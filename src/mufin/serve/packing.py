@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mufin.encode.folded import fold
 from mufin.encode.packed import pack_products
 from mufin.model import Mufin
 from mufin.onednn import fast_dtype
@@ -16,6 +17,7 @@ def pack(model: Mufin) -> None:
         pack_products(model.embedder.text.network)
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
+        fold(model.embedder.vision.network)
         model.embedder.only_embeds()
     for index in (model.index, model.memory.index):
         if isinstance(index, ExactIndex):

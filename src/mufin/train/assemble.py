@@ -42,12 +42,12 @@ def assemble(
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
-    seen, words = data.others(held_out), embedded.words
-    labels = _labels(networks, data.take(seen), embedded, items, catalogue.labels_are_items)
-    more = implied(data) if config.memory.implied else None
+    seen, words, own_items = data.others(held_out), embedded.words, catalogue.labels_are_items
+    labels = _labels(networks, data.take(seen), embedded, items, own_items)
+    more = implied(data) if config.memory.implied and not own_items else None
     remembered = data.relevance if more is None else csr_matrix(data.relevance + more)
     pairs = None
-    if config.rank.affinity and catalogue.labels_are_items:  # only then is a set completed by items
+    if config.rank.affinity and own_items:  # only then is a set completed by items
         pairs = Coordinates.of(networks.embedder, data)
 
     def model(which: Ints, fusion: Fusion) -> Mufin:

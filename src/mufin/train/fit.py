@@ -84,7 +84,7 @@ def training_data(
     of_labels = of_items
     if not shared:
         of_labels = embedder.features_of(catalogue.labels, everything, progress, "Encoding labels")
-    embedder.learn_scales(of_items)
+    embedder.learn_scales(of_items if len(of_items.image.rows) > 1 else of_labels)
     groups = Groups(points.offsets, points.members)
     return TrainingData(of_items, groups, of_labels, points.relevance, points.exclude)
 

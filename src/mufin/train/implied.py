@@ -20,18 +20,19 @@ def implied(data: TrainingData) -> csr_matrix | None:
     An icon named "arrow left" may not list "arrow", since whoever looks for it finds it by its name; but it
     is one, and tells so of icons like it. Titles and labels that have nothing to do with one another would
     meet by chance, Σ frequency / N over all pairs in which the one says the other; only if far fewer of these
-    pairs are listed are they left out on purpose. Nothing is implied where labels are the items themselves.
+    pairs are listed are they left out on purpose. Pairs that must not be seen say nothing either way.
     """
     points, labels = data.points.titles, data.labels.titles
-    if points is None or labels is None or data.points is data.labels:
+    if points is None or labels is None:
         return None
-    pairs = said_pairs(united(points, data.groups.offsets, data.groups.members), labels)
+    said = said_pairs(united(points, data.groups.offsets, data.groups.members), labels)
+    pairs = csr_matrix(said > data.exclude)
     frequency = np.bincount(data.relevance.indices, minlength=data.n_labels)
     expected = float(frequency[pairs.indices].sum()) / max(1, len(data.groups))
     listed = data.relevance.multiply(pairs).nnz
     if expected < ENOUGH or listed > LEFT_OUT * expected:
         return None
-    return csr_matrix(pairs > data.exclude)
+    return pairs
 
 
 def said_pairs(points: csr_matrix, labels: csr_matrix) -> csr_matrix:

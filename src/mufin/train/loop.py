@@ -96,7 +96,7 @@ def embedder_groups(embedder: Embedder, lr: float, encoder_lr: float | None) -> 
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 on GPUs; plain f32 on CPUs, where most have no bf16 units."""
+    """bf16 on GPUs; f32 on CPUs, where the text encoder sees to itself and the rest gains nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 

@@ -42,7 +42,8 @@ class Votes:
     def loss(self, points: Ints, x: Tensor) -> Tensor:
         """A mean over points (B,) with vectors x (B, D), of means over their labels."""
         logits = (x.float() / self.settings.temperature) @ self.keys.T  # (B, M), too large to copy often
-        logits[self._silent(points)] = -torch.inf
+        # a finite floor: over −inf alone, where nobody may vote, softmax would be NaN
+        logits[self._silent(points)] = torch.finfo(logits.dtype).min
         chance = logits.float().softmax(dim=1)
         row, label = pairs_of(self.data.relevance, points)
         pair, key = pairs_of(self.by_label, label)
