@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ def items(*texts: list[str]) -> Items:
     return Items.of([Item(id=str(i), texts=list(some)) for i, some in enumerate(texts)])
 
 
-def icons(says: bool, repeats: int = 12) -> Catalogue:
+def icons(says: bool, repeats: int = 12, others: Sequence[Item] = ()) -> Catalogue:
     """Arrows named "arrow left" or "glyph left", labelled "sharp" and, unless the name says it, "arrow"."""
     labels = [Item(name, [name]) for name in (*THINGS, "sharp", "left moon")]
     icons, train = [], {}
@@ -38,7 +39,7 @@ def icons(says: bool, repeats: int = 12) -> Catalogue:
                 name = thing if number % 2 else "glyph"
                 icons.append(Item(f"{thing}-{way}-{number}", [f"{name} {way}"]))
                 train[icons[-1].id] = ["sharp", *([thing] if says or name == "glyph" else [])]
-    return Catalogue.build(icons, labels, train=train)
+    return Catalogue.build([*icons, *others], labels, train=train)
 
 
 def data_of(catalogue: Catalogue, config: Config) -> TrainingData:
@@ -100,6 +101,18 @@ def test_no_item_says_another(tiny_config: Config, sets: bool) -> None:
     settings = ["text.words=true", "memory.neighbours=5", "memory.implied=true"]
     model = fit(catalogue, tiny_config.override(settings), quiet=True)
     assert len(model.memory.labels) == catalogue.split("train").relevance.nnz
+
+
+def test_items_behind_those_of_the_split_change_nothing(tiny_config: Config) -> None:
+    """As where the items of a test split come last."""
+    alone, behind = (
+        implied(data_of(icons(says=False, others=others), tiny_config))
+        for others in ([], [Item("later", ["moon"])])
+    )
+    assert alone is not None
+    assert behind is not None
+    assert alone.shape == behind.shape
+    assert (alone != behind).nnz == 0
 
 
 def test_labels_that_must_not_be_seen_are_not_implied(tiny_config: Config) -> None:

@@ -95,7 +95,8 @@ def count(items: Items) -> csr_matrix:
 def united(vectors: csr_matrix, offsets: Ints, members: Ints) -> csr_matrix:
     """The vector of each group of items: `members[offsets[i]:offsets[i + 1]]` summed, of length one."""
     if len(members) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
-        return vectors[members] if (np.diff(members) != 1).any() or members[:1] != 0 else vectors
+        every = np.array_equal(members, np.arange(vectors.shape[0]))
+        return vectors if every else vectors[members]
     groups = csr_matrix(
         (np.ones(len(members), np.float32), members, offsets), (len(offsets) - 1, vectors.shape[0])
     )
