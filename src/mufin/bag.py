@@ -53,6 +53,7 @@ class PackedBags:
     words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
     titles: csr_matrix | None = None  # (n, V′), then: one for each word of a title
     whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
+    meaning: Tensor | None = None  # (n, H) unit rows: what titles say to the text encoder before training
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -100,11 +101,15 @@ class PackedBags:
         rows = torch.cat([self.rows, other.rows.to(self.rows.dtype)])
         offsets = torch.cat([self.offsets, tail])
         words, titles = stacked(self.words, other.words), stacked(self.titles, other.titles)
-        return PackedBags(rows, offsets, words, titles, joined([self.whole, other.whole]))
+        whole, meaning = joined([self.whole, other.whole]), None
+        if self.meaning is not None and other.meaning is not None:
+            meaning = torch.cat([self.meaning, other.meaning.to(self.meaning)])
+        return PackedBags(rows, offsets, words, titles, whole, meaning)
 
     def halved(self) -> PackedBags:
-        """Rows in half precision; what is taken of them is f32 again."""
-        return replace(self, rows=self.rows.half())
+        """Rows and meaning in half precision; what is taken of them is f32 again."""
+        meaning = None if self.meaning is None else self.meaning.half()
+        return replace(self, rows=self.rows.half(), meaning=meaning)
 
     def select(self, which: Tensor) -> PackedBags:
         """Only these bags, in this order, still packed."""
@@ -114,12 +119,13 @@ class PackedBags:
         position = torch.arange(len(shift), device=shift.device) + shift
         place = np.asarray(which.cpu())
         words, titles = (None if some is None else some[place] for some in (self.words, self.titles))
-        whole = None if self.whole is None else self.whole[which]
-        return PackedBags(self.rows[position], offsets, words, titles, whole)
+        whole, meaning = (None if some is None else some[which] for some in (self.whole, self.meaning))
+        return PackedBags(self.rows[position], offsets, words, titles, whole, meaning)
 
     def to(self, device: torch.device) -> PackedBags:
-        whole = None if self.whole is None else self.whole.to(device)
-        return replace(self, rows=self.rows.to(device), offsets=self.offsets.to(device), whole=whole)
+        whole, meaning = (None if some is None else some.to(device) for some in (self.whole, self.meaning))
+        moved = {"rows": self.rows.to(device), "offsets": self.offsets.to(device)}
+        return replace(self, **moved, whole=whole, meaning=meaning)
 
 
 def stacked(above: csr_matrix | None, below: csr_matrix | None) -> csr_matrix | None:

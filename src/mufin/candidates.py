@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
+from torch.nn import functional as F
 
 from mufin.bag import PackedBags
 
@@ -59,6 +60,14 @@ def shared_words(
     if titles is None or of.titles is None:  # of a model before titles were kept
         return alike
     return alike.masked_fill(said(titles, of.titles, candidates), 1.0)
+
+
+def meant(meaning: Tensor | None, of: PackedBags, candidates: Tensor) -> Tensor:
+    """t (B, K): ⟨t, t_l⟩ of the meanings of queries (B, H) and of their candidates (B, K), rows of labels."""
+    if meaning is None or of.meaning is None:
+        return torch.zeros(candidates.shape, device=candidates.device)
+    found = F.embedding(candidates.clamp(min=0), of.meaning).float()  # (B, K, H)
+    return torch.bmm(found, meaning.float()[..., None])[..., 0].masked_fill(candidates < 0, 0.0)
 
 
 def said(titles: csr_matrix, labels: csr_matrix, candidates: Tensor) -> Tensor:

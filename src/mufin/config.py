@@ -45,6 +45,9 @@ class Text(Section):
     words: bool = False
     """Read texts as bags of words and character n-grams too: training points with like words vote, and words
     shared with a label count."""
+    meaning: bool = False
+    """Compare titles and labels by the encoder as it came, too: training makes it forget what this catalogue
+    has no examples of. Another encoder to run, where it is trained."""
 
 
 class Vision(Section):

@@ -23,6 +23,7 @@ class Hit:
     memory: float  # m, the votes of the nearest training points
     words: float  # the votes of training points with like words
     overlap: float  # how alike the words of item and label are; 1 if the item's title says the label
+    meaning: float  # how alike title and label are to the text encoder before it was trained
     probability: float  # that the label is relevant, calibrated on held-out points
     text: str = ""
 
@@ -41,6 +42,7 @@ class Ranked:
     memory: Tensor
     words: Tensor
     overlap: Tensor
+    meaning: Tensor
     probability: Tensor
 
     @staticmethod
@@ -50,4 +52,4 @@ class Ranked:
     @staticmethod
     def nothing(n: int, device: torch.device) -> Ranked:
         none = torch.zeros(n, 0, device=device)
-        return Ranked(none.long(), *[none] * 7)
+        return Ranked(none.long(), *[none] * 8)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.bag import Bag, PackedBags
-from mufin.candidates import eligible_votes, merge, shared_words
+from mufin.candidates import eligible_votes, meant, merge, shared_words
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
@@ -119,7 +119,8 @@ class Mufin:
             found = self.index.search(vector, width, hidden, allowed)
             some = rows.cpu().numpy()
             words, titles = (None if each is None else each[some] for each in (bags.words, bags.titles))
-            labels, similarity, votes = found.labels, found.similarity, [torch.zeros_like(found.similarity)]
+            labels, similarity = found.labels, found.similarity
+            votes = [torch.zeros_like(similarity)] * 4
             if len(self.memory):
                 voted = self.memory.ballots(vector, words, self.config.memory)
                 shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
@@ -132,7 +133,8 @@ class Mufin:
                 similarity = torch.cat([similarity, further], dim=1)
                 labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
             shared = shared_words(words, titles, self.labels.bags, labels)
-            yield labels, self._parts(x, z, labels, similarity, votes, shared)
+            alike = meant(None if bags.meaning is None else bags.meaning[rows], self.labels.bags, labels)
+            yield labels, self._parts(x, z, labels, similarity, votes, shared, alike)
 
     def _parts(
         self,
@@ -142,19 +144,20 @@ class Mufin:
         similarity: Tensor,
         votes: list[Tensor],
         shared: Tensor,
+        alike: Tensor,
     ) -> Parts:
         rows = labels.clamp(min=0)  # (B, K)
         z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         classifier = self.ranker(x, z, self.labels.classifiers(rows))
-        near, like = [*votes, torch.zeros_like(similarity)][:2]
-        return Parts(classifier, similarity, near, like, shared, self.labels.frequency[rows], labels >= 0)
+        frequency = self.labels.frequency[rows]
+        return Parts(classifier, similarity, *votes, shared, alike, frequency, labels >= 0)
 
     def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
         """The k candidates of the highest score."""
         score = self.fusion.score(parts)
         shown = (
-            score, parts.similarity, parts.classifier, parts.memory, parts.words, parts.overlap,
-            self.fusion.probability(score),
+            score, parts.similarity, parts.classifier, parts.memory + parts.titles,
+            parts.words + parts.titles_by_words, parts.overlap, parts.meaning, self.fusion.probability(score),
         )  # fmt: skip
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
         return Ranked(*(values.gather(1, best) for values in (labels, *shown)))
@@ -191,8 +194,8 @@ class Mufin:
         known = self.labels.names(rows)
         return [
             [
-                Hit(known[row][0], s, a, c, m, n, o, p, known[row][1])
-                for row, s, a, c, m, n, o, p in zip(*columns, strict=True)
+                Hit(known[row][0], *numbers, known[row][1])
+                for row, *numbers in zip(*columns, strict=True)
                 if row >= 0
             ]
             for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)

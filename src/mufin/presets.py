@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _OFFLINE = {
-    "text": {"model": "offline", "train_layers": 0, "words": True},
+    "text": {"model": "offline", "train_layers": 0, "words": True, "meaning": True},
     "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }
 
@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
     "best": _SOFTMAX
     | {
-        "text": {"model": "offline", "train_layers": "all", "words": True, "case": True},
+        "text": _OFFLINE["text"] | {"train_layers": "all", "case": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": "every"},
         "embed": _SOFTMAX["embed"] | {"dim": 384, "stages": True},
         "finetune": _SOFTMAX["finetune"]

@@ -44,12 +44,12 @@ from mufin.folder import MANIFEST, checked, foreign, install, read_manifest
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.rank.affinity import Affinity
-from mufin.rank.fusion import NAMES, PAIRS, Fusion
+from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
-from mufin.retrieve.memory import Memory
+from mufin.retrieve.memory import Lists, Memory
 from mufin.tensors import read_tensors, sparse_tensors, words_of, write_tensors
 
 FORMAT = 2
@@ -57,6 +57,7 @@ PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
     "memory.safetensors", "layout/text/config.json",
 }  # fmt: skip
+OLDER = (17, 20)  # how many parts mixtures had
 PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
 GROUP = 1024  # labels a row group: what is read for one picture
 PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
@@ -150,8 +151,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """The checked manifest: versions, the mixture of scores, and where each part is."""
     manifest = read_manifest(folder, FORMAT, PARTS)
     try:
-        if len(manifest["fusion"]) == len(NAMES) - len(PAIRS):  # of a model before there were pairs
-            manifest["fusion"] += [0.0] * len(PAIRS)
+        if len(manifest["fusion"]) in OLDER:  # of a model that did not know the last ones
+            manifest["fusion"] += [0.0] * (len(NAMES) - len(manifest["fusion"]))
         if len(manifest["calibration"]) == 3:  # of a model whose probabilities did not heed the rank
             manifest["calibration"] += [0.0]
         for name, count in (("fusion", len(NAMES)), ("calibration", 4)):
@@ -181,10 +182,15 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
         yield name, getattr(labels, name)
     yield from sparse_tensors(labels.bags.words)
     yield from sparse_tensors(labels.bags.titles, "titles")
+    if labels.bags.meaning is not None:
+        yield "meaning", labels.bags.meaning
 
 
 def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, getattr(memory, name)) for name in ("keys", "offsets", "labels"))
+    if memory.said is not None:
+        yield "said.offsets", memory.said.offsets
+        yield "said.labels", memory.said.labels
     yield from sparse_tensors(memory.words)
     if memory.words is not None:
         yield from sparse_tensors(memory.by_word, "by_word")  # for a quick first answer
@@ -247,7 +253,8 @@ def _labels(
     path = files["labels.safetensors"]
     words = words_of(tensors, (len(items), WIDTH), path)
     titles = words_of(tensors, (len(items), TITLES), path, "titles")  # which older folders do not have
-    bags = PackedBags(tensors["bags"], tensors["offsets"], words, titles, tensors.get("whole"))
+    rest = tensors.get("whole"), tensors.get("meaning")
+    bags = PackedBags(tensors["bags"], tensors["offsets"], words, titles, *rest)
     if {len(items)} != {len(bags), *(len(tensors[name]) for name in each)}:
         raise ModelError(f"{table} has {len(items)} labels, the tensors {len(bags)}: copy the folder again")
     alive = torch.ones(len(items), dtype=torch.bool)
@@ -259,12 +266,16 @@ def _memory(path: Path, n_labels: int) -> Memory:
     tensors = read_tensors(path)
     try:
         words = words_of(tensors, (len(tensors["keys"]), WIDTH), path)
-        memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"], words)
+        said = None
+        if "said.labels" in tensors:
+            said = Lists(tensors["said.offsets"], tensors["said.labels"])
+        memory = Memory(tensors["keys"], tensors["offsets"], tensors["labels"], words, said)
         # which folders of older versions do not have
         memory = memory.with_postings(words_of(tensors, (WIDTH, len(memory)), path, "by_word"))
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: train again") from None
-    if len(memory.labels) and int(memory.labels.max()) >= n_labels:
+    named = memory.labels if memory.said is None else torch.cat([memory.labels, memory.said.labels])
+    if len(named) and int(named.max()) >= n_labels:
         raise ModelError(f"{path} names labels beyond the {n_labels} of the model: copy the folder again")
     return memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from scipy.sparse import csr_matrix, random_array
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.candidates import eligible_votes, marked, merge
 from mufin.errors import UsageError
-from mufin.rank.fusion import Fusion, Parts, fit_calibration, fit_weights
+from mufin.rank.fusion import NAMES, SCALE, START, Fusion, Parts, fit_calibration, fit_weights
+from mufin.retrieve.lists import Lists
 from mufin.retrieve.memory import Memory, bounded
 
 rng = np.random.default_rng(3)
@@ -24,7 +26,7 @@ def parts(n: int = 40, k: int = 12) -> Parts:
     present = torch.ones(n, k, dtype=torch.bool)
     present[:, -2:] = False
     nothing = torch.zeros(n, k)
-    return Parts(*values, memory, nothing, nothing, torch.full((n, k), 3.0), present)
+    return Parts(*values, memory, *[nothing] * 5, torch.full((n, k), 3.0), present)
 
 
 def test_the_papers_mixture_is_one_of_them() -> None:
@@ -51,11 +53,27 @@ def test_a_learnt_mixture_finds_what_decides() -> None:
     assert float(first.float().mean()) > 0.9
 
 
+def test_every_feature_has_a_name_a_start_and_a_scale() -> None:
+    known = parts()
+    assert known.features().shape[-1] == len(NAMES) == len(START) == len(SCALE)
+
+
+@pytest.mark.parametrize("name", ["titles", "titles_by_words", "meaning"])
+def test_what_came_later_can_decide_too(name: str) -> None:
+    known = parts(300)
+    deciding = torch.from_numpy(rng.random(known.memory.shape).astype(np.float32)) ** 4
+    known = replace(known, **{name: deciding})
+    relevant = (deciding > 0.4) & known.present
+    score = Fusion(fit_weights(known, relevant), torch.zeros(4)).score(known)
+    first = relevant.gather(1, score.argmax(1, keepdim=True))[relevant.any(1)]
+    assert float(first.float().mean()) > 0.9
+
+
 def test_calibrated_probabilities_are_near_the_truth() -> None:
     score = torch.from_numpy(rng.normal(0, 2, (2000, 8)).astype(np.float32))
     chance = (score - score.logsumexp(1, keepdim=True) + 1).sigmoid()
     relevant = torch.rand(score.shape) < chance
-    fusion = Fusion(torch.zeros(20), fit_calibration(score, relevant))
+    fusion = Fusion(torch.zeros(len(NAMES)), fit_calibration(score, relevant))
     found = fusion.probability(score)
     for low in (0.0, 0.2, 0.4):
         chosen = (found >= low) & (found < low + 0.2)
@@ -67,7 +85,7 @@ def test_the_first_of_many_is_not_believed_too_much() -> None:
     truth = torch.from_numpy(rng.normal(0, 1, (4000, 30)).astype(np.float32))
     score = truth + torch.from_numpy(rng.normal(0, 1.5, truth.shape).astype(np.float32))
     relevant = torch.rand(score.shape) < (2 * truth - 1).sigmoid()
-    found = Fusion(torch.zeros(20), fit_calibration(score, relevant)).probability(score)
+    found = Fusion(torch.zeros(len(NAMES)), fit_calibration(score, relevant)).probability(score)
     order = score.argsort(dim=1, descending=True)
     claimed, true = found.gather(1, order), relevant.gather(1, order).float()
     for rank in range(10):
@@ -79,14 +97,14 @@ def test_the_first_of_many_is_not_believed_too_much() -> None:
 def test_one_query_makes_nothing_certain(right: bool) -> None:
     score = torch.tensor([[3.0, 1.0, 0.0]])
     relevant = torch.tensor([[right, False, False]])
-    found = Fusion(torch.zeros(20), fit_calibration(score, relevant)).probability(score)
+    found = Fusion(torch.zeros(len(NAMES)), fit_calibration(score, relevant)).probability(score)
     assert 0.05 < float(found[0, 0]) < 0.95
     nothing = torch.full((2, 3), -torch.inf)
     assert fit_calibration(nothing, torch.zeros(2, 3, dtype=torch.bool)).isfinite().all()
 
 
 def test_probabilities_of_hardly_any_candidates() -> None:
-    fusion = Fusion(torch.zeros(20), torch.tensor([1.0, -1.0, 0.0, 0.5]))
+    fusion = Fusion(torch.zeros(len(NAMES)), torch.tensor([1.0, -1.0, 0.0, 0.5]))
     assert fusion.probability(torch.zeros(2, 0)).shape == (2, 0)
     assert fusion.probability(torch.full((1, 2), -torch.inf)).tolist() == [[0.0, 0.0]]
 
@@ -109,6 +127,37 @@ def test_votes_against_loops() -> None:
         assert found == pytest.approx({l: expected[l] for l in np.flatnonzero(expected)}, abs=1e-5)
         shown = labels[q][labels[q] >= 0]
         assert bool((shown[1:] > shown[:-1]).all())
+
+
+def test_what_titles_say_is_counted_apart() -> None:
+    keys = torch.nn.functional.normalize(torch.randn(20, 6), dim=1)
+    listed, said = (csr_matrix(np.eye(20, 9, shift) + np.eye(20, 9, shift - 9) > 0) for shift in (0, 1))
+    memory = Memory.of(keys, listed, 10**6, said=said)
+    settings = Config().memory.model_copy(update={"neighbours": 6})
+    near, like, titles, by_words = memory.ballots(keys[:4], None, settings)
+    for found, relation in ((near, listed), (titles, said)):
+        alone = Memory(keys, *vars(Lists.of(relation)).values()).votes(keys[:4], 6, settings.temperature)
+        assert torch.equal(found[0], alone[0])
+        assert torch.equal(found[1], alone[1])
+    assert like[0].shape == by_words[0].shape == (4, 0)
+
+
+def test_points_come_and_labels_go_with_what_titles_say() -> None:
+    keys = torch.eye(3)
+    listed = csr_matrix(np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool))
+    said = csr_matrix(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]], bool))
+    memory = Memory.of(keys, listed, 10, said=said)
+    more = memory.with_points(torch.eye(3)[:1], torch.tensor([0, 1]), torch.tensor([1]))
+    assert more.said is not None
+    assert more.said.offsets.tolist() == [0, 1, 1, 2, 2]
+    fewer = more.renumbered(torch.tensor([0, -1, 1]))  # the second label goes, and points that had no other
+    assert fewer.said is not None
+    assert fewer.labels.tolist() == [0, 1]
+    assert (fewer.said.offsets.tolist(), fewer.said.labels.tolist()) == ([0, 1, 2], [1, 0])
+    fewer = memory.renumbered(torch.tensor([-1, 0, -1]))
+    assert (fewer.labels.tolist(), len(fewer)) == ([0], 1)
+    only_said = memory.renumbered(torch.tensor([-1, -1, 0]))  # the first point has nothing but its title
+    assert (only_said.offsets.tolist(), only_said.labels.tolist()) == ([0, 0, 1], [0])
 
 
 def test_memory_is_bounded_and_keeps_rare_labels() -> None:
@@ -183,7 +232,9 @@ def test_a_hits_score_is_the_mixture_of_its_parts(remembering: Mufin, shop: Cata
         rarity = 1 / (1 + math.log1p(max(1.0, float(remembering.labels.frequency[row]))))
         c, m, n = hit.classifier, math.log1p(hit.memory / 0.01), math.log1p(hit.words / 0.01)
         plain = [c, hit.similarity, m, hit.memory, n, hit.words, hit.overlap, float(hit.overlap > 0.9)]
-        features = [*plain, *(value * rarity for value in plain), rarity, c * m, c * n, m * n]
+        meant = [hit.meaning, hit.meaning * rarity]
+        features = [*plain, *(value * rarity for value in plain), rarity, c * m, c * n, m * n, *meant]
+        features += [0.0] * 4  # no title says a label here
         expected = sum(weight * value for weight, value in zip(theta, features, strict=True))
         assert hit.score == pytest.approx(expected, abs=1e-4)
 

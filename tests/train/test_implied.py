@@ -135,10 +135,10 @@ def test_remembered_points_vote_for_what_their_titles_say(tiny_config: Config, t
     asked = Item("new", ["pointer arrow left"])
     with_it = fit(catalogue, config.override(["memory.implied=true"]), out=tmp_path, quiet=True)
     without = fit(catalogue, config, quiet=True)
-    rows = csr_matrix(
-        (np.ones(len(with_it.memory.labels)), with_it.memory.labels.numpy(), with_it.memory.offsets.numpy())
-    )
-    assert rows.sum() > len(without.memory.labels)
+    assert torch.equal(with_it.memory.labels, without.memory.labels)
+    assert without.memory.said is None
+    assert with_it.memory.said is not None
+    assert len(with_it.memory.said.labels) > 0
     moon = {hit.label: hit for hit in with_it.recommend(Item("m", ["moons at left"]), k=6)}["moon"]
     assert moon.words > 0
     assert all(

@@ -10,13 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mufin.attention import FeedForward, SelfAttention, Sum
 from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
-from mufin.encode.features import Advance, Batch, Descriptors, Features, Groups, Part, extract, silent
+from mufin.encode.dropout import Dropout
+from mufin.encode.features import (
+    Advance,
+    Batch,
+    Descriptors,
+    Features,
+    Groups,
+    Part,
+    extract,
+    first_rows,
+    meaning,
+    silent,
+)  # fmt: skip
 from mufin.encode.network import Lite0
 from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
@@ -49,7 +63,12 @@ class Embedder(nn.Module):
             seen = self.stages.width if self.stages is not None else self.vision.width
             self.image_projection = _projection(settings.projection, seen, self.dim)
         self.words = Words() if config.text.words else None
-        self.dropout = nn.Dropout(settings.input_dropout)
+        self.means = config.text.meaning
+        self.before: TextEncoder | None = None  # E_T as it came, where it is trained
+        if self.means and config.text.train_layers != 0:
+            as_it_came = config.text.model_copy(update={"train_layers": 0, "case": False})
+            self.before = TextEncoder(as_it_came, folder and folder / "text")
+        self.dropout = Dropout(settings.input_dropout)
         self.raw = settings.bag == "raw"
         self.self_attention: nn.Module
         match settings.attention:
@@ -145,6 +164,10 @@ class Embedder(nn.Module):
         """The frozen outputs of all descriptors of the items."""
         with self._at_rest():
             found = extract(items, self.text, self.vision, cached, progress)
+            if self.before is not None:
+                found = replace(found, meaning=meaning(items, self.before, cached))
+            elif self.means:
+                found = replace(found, meaning=first_rows(found.text, self.text.width))
         if self.words is None:
             return found
         return replace(found, words=self.words.vectors(items), titles=titles(items))
@@ -198,6 +221,8 @@ class Embedder(nn.Module):
                 bags.append(self(features.batch(groups.take(points))))
                 advance(len(points))
         packed = PackedBags.pack(bags, self.dim)
+        if features.meaning is not None:
+            packed = replace(packed, meaning=_joint(features.meaning, groups).to(self.device))
         if features.words is None or features.titles is None:
             return packed
         words, said = (
@@ -251,6 +276,13 @@ class Embedder(nn.Module):
         self.text.save(folder / "text")
         if self.vision is not None:
             self.vision.save(folder / "vision")
+
+
+def _joint(meaning: NDArray[np.float16], groups: Groups) -> Tensor:
+    """(n, H): what the items of each group mean together, at unit length."""
+    rows = torch.from_numpy(meaning[groups.members]).float()
+    point = torch.from_numpy(np.repeat(np.arange(len(groups)), np.diff(groups.offsets)))
+    return F.normalize(torch.zeros(len(groups), rows.shape[1]).index_add(0, point, rows), dim=1)
 
 
 def _projection(kind: str, width: int, dim: int) -> nn.Module:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from mufin.data.items import Items
 from mufin.encode.cache import FeatureCache, key
 from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
+TINY = 1e-12  # a length this small is none
 Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
 
 
@@ -25,6 +27,8 @@ def silent(job: str, total: int) -> Callable[[int], None]:
 
 class Encoder(Protocol):
     """What text and vision encoders have in common here."""
+
+    width: int
 
     def fingerprint(self) -> str: ...
     def prepare(self, descriptors: Sequence[Any], batch: int = ...) -> Ragged: ...
@@ -125,6 +129,7 @@ class Features:
     image: Descriptors
     words: csr_matrix | None = None  # (n, V), where texts are also read as bags of words
     titles: csr_matrix | None = None  # (n, V′), then: one for each word of the first text
+    meaning: NDArray[np.float16] | None = None  # (n, H) unit rows: what the first text means, see `meaning`
 
     def __len__(self) -> int:
         return len(self.text.offsets) - 1
@@ -137,7 +142,11 @@ class Features:
     def spread(self, rows: Ints, n: int) -> Features:
         """The same features for n items: these `rows` (ascending) own them, the others have none."""
         text, image = (_spread_parts(part, rows, n) for part in (self.text, self.image))
-        return Features(text, image, _spread(self.words, rows, n), _spread(self.titles, rows, n))
+        meaning = None
+        if self.meaning is not None:
+            meaning = np.zeros((n, self.meaning.shape[1]), np.float16)
+            meaning[rows] = self.meaning
+        return Features(text, image, _spread(self.words, rows, n), _spread(self.titles, rows, n), meaning)
 
     def batch(self, groups: Groups) -> Batch:
         """The bags of these points, ready for the embedder."""
@@ -200,17 +209,43 @@ def extract(
             parts.append(Descriptors.none(len(items)))
             continue
         listed = descriptors if isinstance(descriptors, Sequence) else descriptors.to_pylist()
-        if cached:
-            keys = np.fromiter((key(d) for d in listed), np.uint64, len(listed))
-            unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
-            chosen = _Chosen(listed, first)
-            advance = progress(name, len(listed))
-            advance(len(listed) - len(unique))
-            rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance)
-        else:
-            rows, which = encoder.prepare(listed), np.arange(len(listed), dtype=np.int64)
-        parts.append(Descriptors.of(rows, which.astype(np.int64), offsets))
+        rows, which = _prepared(encoder, listed, cached, progress(name, len(listed)))
+        parts.append(Descriptors.of(rows, which, offsets))
     return Features(parts[0], parts[1])
+
+
+def meaning(items: Items, encoder: Encoder, cached: bool = True) -> NDArray[np.float16]:
+    """(n, H) unit rows: the first text of each item by a frozen encoder; zero for one without a text."""
+    offsets, texts = items.flat_texts()
+    named = np.flatnonzero(np.diff(offsets))
+    if not len(named):
+        return np.zeros((len(items), encoder.width), np.float16)
+    rows, which = _prepared(encoder, texts.take(offsets[named]).to_pylist(), cached, lambda _: None)
+    return first_rows(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)), encoder.width)
+
+
+def first_rows(texts: Descriptors, width: int) -> NDArray[np.float16]:
+    """(n, width): the encoded first text of each item at unit length; zero for one without a text."""
+    named = np.flatnonzero(np.diff(texts.offsets))
+    found = np.zeros((len(texts.offsets) - 1, width), np.float16)
+    if len(named):
+        rows = texts.rows.flat[texts.which[texts.offsets[named]]]
+        found[named] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY)
+    return found
+
+
+def _prepared(
+    encoder: Encoder, descriptors: Sequence[Any], cached: bool, advance: Callable[[int], None]
+) -> tuple[Ragged, Ints]:
+    """What the frozen layers make of the descriptors, and which row is whose."""
+    if not cached:
+        return encoder.prepare(descriptors), np.arange(len(descriptors), dtype=np.int64)
+    keys = np.fromiter((key(d) for d in descriptors), np.uint64, len(descriptors))
+    unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    advance(len(descriptors) - len(unique))
+    chosen = _Chosen(descriptors, first)
+    rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance)
+    return rows, which.astype(np.int64)
 
 
 class _Chosen(Sequence[Any]):

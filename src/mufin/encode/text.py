@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from mufin.bag import Bag
 from mufin.config import Text
 from mufin.encode.case import tokens_of_case, with_case
+from mufin.encode.dropout import lighten
 from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
 from mufin.encode.packed import PackedBert
 from mufin.errors import ConfigError
@@ -49,6 +50,7 @@ class TextEncoder(nn.Module):
         self.projects = hasattr(self.network, "text_projection")
         self.width: int = config.projection_dim if self.projects else config.hidden_size
         self.cut = Cut(self.network, self.depth, name)
+        lighten(self.network)
         self.packed: PackedBert | None = None
         self.case = tokens_of_case(self.tokenizer) if settings.case and self.depth == "all" else []
         places = _places(config, self.cut.embeddings)

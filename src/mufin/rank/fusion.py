@@ -16,10 +16,18 @@ PARTS = (
     "classifier", "similarity", "log memory", "memory", "log words", "words", "overlap", "same words",
 )  # fmt: skip
 PAIRS = ("classifier × log memory", "classifier × log words", "log memory × log words")
-NAMES = (*PARTS, *(f"{part} × rarity" for part in PARTS), "rarity", *PAIRS)
+# What came later stands behind, so that older mixtures are the beginning of newer ones.
+TITLES = ("log titles", "titles", "log titles by words", "titles by words")
+NAMES = (
+    *PARTS, *(f"{part} × rarity" for part in PARTS), "rarity", *PAIRS,
+    "meaning", "meaning × rarity", *TITLES,
+)  # fmt: skip
 # Where a learnt mixture starts, and how far a unit of its ridge lets each weight go.
-START = (20.0, 0.0, 1.0, *[0.0] * 17)
-SCALE = (*(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 5.0)), *own, 1.0, *[2.0] * 3)
+START = (20.0, 0.0, 1.0, *[0.0] * 23)
+SCALE = (
+    *(own := (20.0, 20.0, 1.0, 5.0, 1.0, 5.0, 5.0, 5.0)), *own, 1.0, *[2.0] * 3,
+    20.0, 20.0, 1.0, 5.0, 1.0, 5.0,
+)  # fmt: skip
 RIDGE = 1e-3
 FEW = 10.0  # queries; a mixture of so many stays where it started: they could make the best match the worst
 CALIBRATED = 10  # hits a query that the probability is fitted on
@@ -35,25 +43,32 @@ class Parts:
 
     classifier: Tensor  # c
     similarity: Tensor  # a
-    memory: Tensor  # m, the votes of the nearest training points
-    words: Tensor  # n, the votes of training points with like words
+    memory: Tensor  # m, the votes of the nearest training points for labels they list
+    words: Tensor  # n, the votes of training points with like words for labels they list
+    titles: Tensor  # m⁺, the votes of the nearest ones for labels that only their titles say
+    titles_by_words: Tensor  # n⁺, those of points with like words
     overlap: Tensor  # o, how alike the words of query and label are
+    meaning: Tensor  # t, how alike title and label are to the text encoder before it was trained
     frequency: Tensor  # how many training points had the label
     present: Tensor  # bool, False where there are fewer candidates
 
     def features(self) -> Tensor:
-        """φ (B, K, 20): c, a, m′ = log(1 + m / 0.01), m, n′ = log(1 + n / 0.01), n, o, [o > 0.9]; each times
-        the rarity of the label; the rarity; and what agrees: c m′, c n′, m′ n′.
+        """φ (B, K, 26): c, a, m′ = log(1 + m / 0.01), m, n′ = log(1 + n / 0.01), n, o, [o > 0.9]; each times
+        the rarity of the label; the rarity; what agrees: c m′, c n′, m′ n′; t, and t times the rarity; and
+        what titles say, as m and n are: m⁺′, m⁺, n⁺′, n⁺.
 
         Rarity is 1 / (1 + log(1 + frequency)); a label without training counts as the rarest trained one.
         """
         rarity = 1 / (1 + torch.log1p(self.frequency.clamp(min=1)))
-        c, m, n = self.classifier, torch.log1p(self.memory / FLOOR), torch.log1p(self.words / FLOOR)
+        votes = (self.memory, self.words, self.titles, self.titles_by_words)
+        c, (m, n, said, said_by_words) = self.classifier, (torch.log1p(each / FLOOR) for each in votes)
         same = (self.overlap > SAME).to(self.overlap)
         own = [c, self.similarity, m, self.memory, n, self.words, self.overlap, same]
         plain = torch.stack(own, dim=-1)
-        pairs = torch.stack([rarity, c * m, c * n, m * n], dim=-1)
-        features = torch.cat([plain, plain * rarity[..., None], pairs], dim=-1)
+        meaning = [self.meaning, self.meaning * rarity]
+        titles = [said, self.titles, said_by_words, self.titles_by_words]
+        further = torch.stack([rarity, c * m, c * n, m * n, *meaning, *titles], dim=-1)
+        features = torch.cat([plain, plain * rarity[..., None], further], dim=-1)
         return features.masked_fill(~self.present[..., None], 0.0)
 
     def widened(self, width: int) -> Parts:
@@ -73,13 +88,13 @@ class Fusion:
     many had luck, too.
     """
 
-    weights: Tensor  # θ (20,)
+    weights: Tensor  # θ (26,)
     calibration: Tensor  # u (4,)
 
     @classmethod
     def of_beta(cls, beta: float) -> Fusion:
         """The paper's fixed mixture; its probability is a rough guess until it is fitted."""
-        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 18]), torch.tensor([10.0, 0.0, -5.0, 0.0]))
+        return cls(torch.tensor([beta, 1 - beta, *[0.0] * 24]), torch.tensor([10.0, 0.0, -5.0, 0.0]))
 
     def score(self, parts: Parts) -> Tensor:
         """s (B, K), −inf where there is no candidate."""

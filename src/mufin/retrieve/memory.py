@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
-from torch.nn import functional as F
 
 from mufin.config import Memory as Settings
 from mufin.retrieve.approximate import SAMPLE
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries
+from mufin.retrieve.lists import Lists
 from mufin.retrieve.postings import most_alike
 
 
@@ -26,18 +26,24 @@ class Memory:
     offsets: Tensor  # (M + 1,) int64
     labels: Tensor  # (Σ,) int64, label rows
     words: csr_matrix | None = None  # (M, V) unit rows: the same points by their words
+    said: Lists | None = None  # further labels, which only the titles of the points say
 
     @classmethod
     def of(
-        cls, vectors: Tensor, relevance: csr_matrix, per_label: int, words: csr_matrix | None = None
+        cls,
+        vectors: Tensor,
+        relevance: csr_matrix,
+        per_label: int,
+        words: csr_matrix | None = None,
+        said: csr_matrix | None = None,
     ) -> Memory:
         """Remember points until each label has `per_label` of them, rare labels first: it stays bounded."""
-        kept = bounded(relevance, per_label)
-        rows = csr_matrix(relevance[kept])
-        offsets, labels = (torch.from_numpy(a.astype(np.int64)) for a in (rows.indptr, rows.indices))
+        kept = bounded(relevance if said is None else csr_matrix(relevance + said), per_label)
         device = vectors.device
         keys = vectors[torch.from_numpy(kept).to(device)]
-        return cls(keys, offsets.to(device), labels.to(device), None if words is None else words[kept])
+        listed = Lists.of(relevance[kept]).to(device)
+        more = None if said is None else Lists.of(said[kept]).to(device)
+        return cls(keys, listed.offsets, listed.labels, None if words is None else words[kept], more)
 
     @classmethod
     def empty(cls, dim: int, device: torch.device) -> Memory:
@@ -49,8 +55,14 @@ class Memory:
 
     def to(self, device: torch.device) -> Memory:
         """Its words stay on the CPU."""
-        moved = Memory(self.keys.to(device), self.offsets.to(device), self.labels.to(device), self.words)
+        listed, said = self.listed.to(device), None if self.said is None else self.said.to(device)
+        moved = Memory(self.keys.to(device), listed.offsets, listed.labels, self.words, said)
         return moved.with_postings(self.__dict__.get("by_word"))
+
+    @property
+    def listed(self) -> Lists:
+        """The labels that the points had."""
+        return Lists(self.offsets, self.labels)
 
     @property
     def entries(self) -> Entries:
@@ -81,33 +93,44 @@ class Memory:
     def ballots(
         self, queries: Tensor, words: csr_matrix | None, settings: Settings
     ) -> list[tuple[Tensor, Tensor]]:
-        """What `votes` gives for queries (B, D), and `votes_by_words` for their words (B, V), if known."""
-        found = [self.votes(queries, settings.neighbours, settings.temperature)]
-        if words is not None and self.words is not None:
-            found.append(self.votes_by_words(words, settings.neighbours, settings.word_temperature))
-        return found
+        """Labels and votes of queries (B, D) with words (B, V), in four ways, empty where there are none.
+
+        By the nearest points, and by points with like words; then both again for what only titles say.
+        """
+        near = self._near(queries, settings.neighbours, settings.temperature)
+        like = self._like(words, len(queries), settings.neighbours, settings.word_temperature)
+        said = self.said or Lists.none(len(self), queries.device)
+        return [lists.tally(*found) for lists in (self.listed, said) for found in (near, like)]
 
     def votes(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
         """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ).
 
         Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes.
         """
-        if not len(self):
-            none = torch.zeros(len(queries), 0, device=queries.device)
-            return none.long(), none
-        found = self.index.search(queries, min(neighbours, len(self)))
-        return self._tally(found.labels, found.similarity / temperature)
+        return self.listed.tally(*self._near(queries, neighbours, temperature))
 
     def votes_by_words(
         self, queries: csr_matrix, neighbours: int, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """The same with the points whose words are most like those of queries (B, V)."""
-        if self.words is None or not len(self):
-            none = torch.zeros(queries.shape[0], 0, device=self.keys.device)
-            return none.long(), none
+        return self.listed.tally(*self._like(queries, queries.shape[0], neighbours, temperature))
+
+    def _near(self, queries: Tensor, neighbours: int, temperature: float) -> tuple[Tensor, Tensor]:
+        """The nearest points (B, n), −1 where fewer, and the logits of their votes."""
+        if not len(self):
+            return _nobody(len(queries), queries.device)
+        found = self.index.search(queries, min(neighbours, len(self)))
+        return found.labels, found.similarity / temperature
+
+    def _like(
+        self, queries: csr_matrix | None, n: int, neighbours: int, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """The same of the points with like words, for n queries."""
+        if queries is None or self.words is None or not len(self):
+            return _nobody(n, self.keys.device)
         found, like = most_alike(queries, self.words, self.by_word, min(neighbours, len(self)))
         points, logits = (torch.from_numpy(a).to(self.keys.device) for a in (found, like / temperature))
-        return self._tally(points, logits)
+        return points, logits
 
     @cached_property
     def by_word(self) -> csr_matrix:
@@ -122,43 +145,26 @@ class Memory:
         copy.__dict__.update(self.__dict__, by_word=by_word)
         return copy
 
-    def _tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels."""
-        if not len(self) or not found.numel():
-            none = torch.zeros(len(found), 0, device=self.keys.device)
-            return none.long(), none
-        floor = torch.finfo(logits.dtype).min  # over −inf alone, where nobody was found, it would be NaN
-        share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0).flatten()  # (B n,)
-        points = found.clamp(min=0).flatten()
-        first = self.offsets[points]
-        counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
-        ends = counts.cumsum(0)
-        each = torch.arange(int(ends[-1]), device=ends.device)
-        vote = torch.searchsorted(ends, each, right=True)  # whose label it is
-        place = each + (first - ends + counts)[vote]
-        return _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
-
     def with_points(
         self, vectors: Tensor, offsets: Tensor, labels: Tensor, words: csr_matrix | None = None
     ) -> Memory:
         """These points remembered as well."""
         if self.words is not None and words is not None:
             words = csr_matrix(vstack([self.words, words]))
-        return Memory(
-            torch.cat([self.keys, vectors]),
-            torch.cat([self.offsets, offsets[1:] + self.offsets[-1]]),
-            torch.cat([self.labels, labels]),
-            words,
-        )
+        listed = self.listed.followed_by(Lists(offsets, labels))
+        none = Lists.none(len(vectors), offsets.device)
+        said = None if self.said is None else self.said.followed_by(none)
+        return Memory(torch.cat([self.keys, vectors]), listed.offsets, listed.labels, words, said)
 
     def renumbered(self, new_row: Tensor) -> Memory:
         """Label rows replaced by new_row (L,), those of −1 forgotten, and points that have no other."""
-        labels = new_row[self.labels]
-        offsets = F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets]
-        useful = offsets.diff() > 0
-        kept = torch.cat([useful.new_ones(1), useful])
+        listed, said = self.listed.renumbered(new_row), self.said and self.said.renumbered(new_row)
+        useful = listed.offsets.diff() > 0
+        if said is not None:
+            useful |= said.offsets.diff() > 0
         words = None if self.words is None else self.words[useful.cpu().numpy()]
-        return Memory(self.keys[useful], offsets[kept], labels[labels >= 0], words)
+        listed, said = listed.only(useful), said and said.only(useful)
+        return Memory(self.keys[useful], listed.offsets, listed.labels, words, said)
 
 
 def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:
@@ -178,16 +184,6 @@ def bounded(relevance: csr_matrix, per_label: int) -> np.ndarray:
     return np.flatnonzero(taken).astype(np.int64)
 
 
-def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Add up the weights of each (query, label) and lay them out in rows, labels ascending."""
-    width = int(label.max()) + 1 if len(label) else 1
-    pair, which = torch.unique(query * width + label, return_inverse=True)
-    total = torch.zeros(len(pair), device=weight.device).index_add_(0, which, weight)
-    owner = pair // width
-    counts = torch.bincount(owner, minlength=n)
-    slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
-    longest = int(counts.max()) if n else 0
-    labels = torch.full((n, longest), -1, dtype=torch.int64, device=owner.device)
-    votes = torch.zeros(n, longest, device=owner.device)
-    labels[owner, slot], votes[owner, slot] = pair % width, total
-    return labels, votes
+def _nobody(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    none = torch.zeros(n, 0, device=device)
+    return none.long(), none

@@ -13,8 +13,9 @@ def pack(model: Mufin) -> None:
     """Lay out encoders and index to answer a few at a time; such a model predicts, and cannot be saved."""
     if model.embedder.device.type != "cpu":
         return
-    if not model.embedder.text.pack(fast_dtype()):
-        pack_products(model.embedder.text.network)
+    for text in (model.embedder.text, model.embedder.before):
+        if text is not None and not text.pack(fast_dtype()):
+            pack_products(text.network)
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
         fold(model.embedder.vision.network)

@@ -12,8 +12,8 @@ import uvicorn
 
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
+from mufin.heap import settle
 from mufin.serve.app import build_app
-from mufin.serve.heap import settle
 from mufin.serve.limits import Settings
 from mufin.serve.packing import pack
 from mufin.serve.service import Service

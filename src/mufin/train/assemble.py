@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Config
@@ -45,7 +44,6 @@ def assemble(
     seen, words, own_items = data.others(held_out), embedded.words, catalogue.labels_are_items
     labels = _labels(networks, data.take(seen), embedded, items, own_items)
     more = implied(data) if config.memory.implied and not own_items else None
-    remembered = data.relevance if more is None else csr_matrix(data.relevance + more)
     pairs = None
     if config.rank.affinity and own_items:  # only then is a set completed by items
         pairs = Coordinates.of(networks.embedder, data)
@@ -63,7 +61,8 @@ def assemble(
         memory = None
         if config.memory.neighbours:
             of_words = None if words is None else words[which]
-            memory = Memory.of(points, remembered[which], config.memory.per_label, of_words)
+            said = None if more is None else more[which]
+            memory = Memory.of(points, relevance, config.memory.per_label, of_words, said)
         affinity = None if pairs is None else pairs.affinity(which, relevance)
         return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
 

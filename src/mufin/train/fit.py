@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.errors import CatalogueError
+from mufin.heap import kept
 from mufin.model import Mufin
 from mufin.progress import Progress
 from mufin.store import pick_device, save
@@ -48,19 +50,27 @@ def fit(
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
     context = Context(np.random.default_rng(config.seed), progress, logs, config.run.batches)
 
+    with kept() if embedder.device.type == "cpu" else nullcontext():
+        model = _trained(embedder, data, catalogue, config, context)
+    if out is not None:
+        save(model, out)
+    return model
+
+
+def _trained(
+    embedder: Embedder, data: TrainingData, catalogue: Catalogue, config: Config, context: Context
+) -> Mufin:
+    """Modules I to IV, and the model that comes of them."""
     held_out = hold_out(data, config.run.validation, context.rng)
     used, held = data.take(data.others(held_out)), data.take(held_out)
     watch = partial(precision_at_1, embedder, held) if len(held_out) else None
     pretrain(embedder, used, config.pretrain, context, watch)
-    shortlist = retrieve(embedder, used, config.retrieve, progress)
+    shortlist = retrieve(embedder, used, config.retrieve, context.progress)
     networks = transfer(config, embedder, used)
     watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
     finetune(networks, used, shortlist, config, context, watch)
 
-    model = assemble(networks, config, catalogue, data, held_out, progress)
-    if out is not None:
-        save(model, out)
-    return model
+    return assemble(networks, config, catalogue, data, held_out, context.progress)
 
 
 def seed_everything(seed: int) -> None:

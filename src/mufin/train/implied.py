@@ -15,7 +15,7 @@ PAIRS = 1 << 22  # looked at at a time
 
 
 def implied(data: TrainingData) -> csr_matrix | None:
-    """(N, L) bool: the labels that the title of each point says, if the catalogue leaves such labels out.
+    """(N, L) bool: what the title of each point says and its list does not, if such labels are left out.
 
     An icon named "arrow left" may not list "arrow", since whoever looks for it finds it by its name; but it
     is one, and tells so of icons like it. Titles and labels that have nothing to do with one another would
@@ -32,7 +32,7 @@ def implied(data: TrainingData) -> csr_matrix | None:
     listed = data.relevance.multiply(pairs).nnz
     if expected < ENOUGH or listed > LEFT_OUT * expected:
         return None
-    return pairs
+    return csr_matrix(pairs > data.relevance)
 
 
 def said_pairs(points: csr_matrix, labels: csr_matrix) -> csr_matrix:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mufin.candidates import shared_words
+from mufin.candidates import meant, shared_words
 from mufin.evaluate.report.page import Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
 from mufin.ragged import Ints
@@ -120,18 +120,14 @@ def _scores(study: Study, points: Ints, rows: Tensor) -> Tensor:
     vector, some = x.vector(), rows.clamp(min=0)
     classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.classifiers(some))
     similarity = model.labels.similarity(vector, rows, model.config.retrieve.entries)
-    near = like = torch.zeros_like(similarity)
-    settings = model.config.memory
-    if len(model.memory):
-        near = _given(rows, *model.memory.votes(vector, settings.neighbours, settings.temperature))
-    if bags.words is not None and model.memory.words is not None:
-        found = model.memory.votes_by_words(bags.words, settings.neighbours, settings.word_temperature)
-        like = _given(rows, *found)
+    ballots = model.memory.ballots(vector, bags.words, model.config.memory)
+    votes = [_given(rows, *cast) for cast in ballots]
     shared = shared_words(bags.words, bags.titles, model.labels.bags, rows)
+    alike = meant(bags.meaning, model.labels.bags, rows)
     there = (rows >= 0) & ~similarity.isinf()
     similarity = similarity.where(there, 0.0)
     frequency = model.labels.frequency[some]
-    return model.fusion.score(Parts(classifier, similarity, near, like, shared, frequency, there))
+    return model.fusion.score(Parts(classifier, similarity, *votes, shared, alike, frequency, there))
 
 
 def _given(rows: Tensor, voted: Tensor, votes: Tensor) -> Tensor:

@@ -1,0 +1,84 @@
+"""Lists: which labels points have, and the counting of their votes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Point i has the labels `labels[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Tensor  # (M + 1,) int64
+    labels: Tensor  # (Σ,) int64, label rows
+
+    @classmethod
+    def of(cls, relation: csr_matrix) -> Lists:
+        """The rows of a relation (M, L)."""
+        arrays = (relation.indptr, relation.indices)
+        return cls(*(torch.from_numpy(array.astype(np.int64)) for array in arrays))
+
+    @classmethod
+    def none(cls, n: int, device: torch.device) -> Lists:
+        """Points without labels."""
+        zeros = torch.zeros(n + 1, dtype=torch.int64, device=device)
+        return cls(zeros, zeros[:0])
+
+    def to(self, device: torch.device) -> Lists:
+        return Lists(self.offsets.to(device), self.labels.to(device))
+
+    def followed_by(self, other: Lists) -> Lists:
+        """These points, then those of the other."""
+        offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
+        return Lists(offsets, torch.cat([self.labels, other.labels]))
+
+    def renumbered(self, new_row: Tensor) -> Lists:
+        """Label rows replaced by new_row (L,), those of −1 left out; all points stay."""
+        labels = new_row[self.labels]
+        return Lists(F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets], labels[labels >= 0])
+
+    def only(self, chosen: Tensor) -> Lists:
+        """The points of this mask (M,)."""
+        lengths = self.offsets.diff()
+        kept = self.labels[torch.repeat_interleave(chosen, lengths)]
+        return Lists(F.pad(lengths[chosen].cumsum(0), (1, 0)), kept)
+
+    def tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels.
+
+        Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes.
+        """
+        if not len(self.labels) or not found.numel():
+            none = torch.zeros(len(found), 0, device=self.labels.device)
+            return none.long(), none
+        floor = torch.finfo(logits.dtype).min  # over −inf alone, where nobody was found, it would be NaN
+        share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0).flatten()  # (B n,)
+        points = found.clamp(min=0).flatten()
+        first = self.offsets[points]
+        counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
+        ends = counts.cumsum(0)
+        each = torch.arange(int(ends[-1]), device=ends.device)
+        vote = torch.searchsorted(ends, each, right=True)  # whose label it is
+        place = each + (first - ends + counts)[vote]
+        return _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
+
+
+def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Add up the weights of each (query, label) and lay them out in rows, labels ascending."""
+    width = int(label.max()) + 1 if len(label) else 1
+    pair, which = torch.unique(query * width + label, return_inverse=True)
+    total = torch.zeros(len(pair), device=weight.device).index_add_(0, which, weight)
+    owner = pair // width
+    counts = torch.bincount(owner, minlength=n)
+    slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+    longest = int(counts.max()) if n else 0
+    labels = torch.full((n, longest), -1, dtype=torch.int64, device=owner.device)
+    votes = torch.zeros(n, longest, device=owner.device)
+    labels[owner, slot], votes[owner, slot] = pair % width, total
+    return labels, votes
