@@ -262,7 +262,8 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     file = tmp_path / "red.png"
     file.write_bytes(picture("red"))
     found = shell.json("recommend", run, "red desk", "made of oak", "--image", file, "-k", 2)
-    parts = {"score", "similarity", "classifier", "memory", "words", "overlap", "probability"}
+    votes = {"memory", "words", "titles", "titles_by_words"}
+    parts = {"score", "similarity", "classifier", *votes, "overlap", "meaning", "probability"}
     assert set(found["hits"][0]) == {"label", "text", *parts}
     hit = found["hits"][0]
     scores = [one["score"] for one in found["hits"]]

@@ -22,6 +22,8 @@ class Hit:
     classifier: float  # c
     memory: float  # m, the votes of the nearest training points
     words: float  # the votes of training points with like words
+    titles: float  # what m lacks: votes for a label that only the titles of those points say
+    titles_by_words: float  # the same of points with like words
     overlap: float  # how alike the words of item and label are; 1 if the item's title says the label
     meaning: float  # how alike title and label are to the text encoder before it was trained
     probability: float  # that the label is relevant, calibrated on held-out points
@@ -41,6 +43,8 @@ class Ranked:
     classifier: Tensor
     memory: Tensor
     words: Tensor
+    titles: Tensor
+    titles_by_words: Tensor
     overlap: Tensor
     meaning: Tensor
     probability: Tensor
@@ -52,4 +56,4 @@ class Ranked:
     @staticmethod
     def nothing(n: int, device: torch.device) -> Ranked:
         none = torch.zeros(n, 0, device=device)
-        return Ranked(none.long(), *[none] * 8)
+        return Ranked(none.long(), *[none] * 10)

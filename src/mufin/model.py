@@ -156,8 +156,8 @@ class Mufin:
         """The k candidates of the highest score."""
         score = self.fusion.score(parts)
         shown = (
-            score, parts.similarity, parts.classifier, parts.memory + parts.titles,
-            parts.words + parts.titles_by_words, parts.overlap, parts.meaning, self.fusion.probability(score),
+            score, parts.similarity, parts.classifier, parts.memory, parts.words, parts.titles,
+            parts.titles_by_words, parts.overlap, parts.meaning, self.fusion.probability(score),
         )  # fmt: skip
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
         return Ranked(*(values.gather(1, best) for values in (labels, *shown)))

@@ -140,9 +140,12 @@ def test_remembered_points_vote_for_what_their_titles_say(tiny_config: Config, t
     assert with_it.memory.said is not None
     assert len(with_it.memory.said.labels) > 0
     moon = {hit.label: hit for hit in with_it.recommend(Item("m", ["moons at left"]), k=6)}["moon"]
-    assert moon.words > 0
+    assert moon.titles_by_words > 0
+    assert moon.words == 0
     assert all(
-        hit.words == 0 for hit in without.recommend(Item("m", ["moons at left"]), k=6) if hit.label == "moon"
+        hit.titles_by_words == hit.words == 0
+        for hit in without.recommend(Item("m", ["moons at left"]), k=6)
+        if hit.label == "moon"
     )
     found = {hit.label: hit for hit in with_it.recommend(asked, k=6)}
     assert found["arrow"].overlap == 1

@@ -165,7 +165,7 @@ class Embedder(nn.Module):
         with self._at_rest():
             found = extract(items, self.text, self.vision, cached, progress)
             if self.before is not None:
-                found = replace(found, meaning=meaning(items, self.before, cached))
+                found = replace(found, meaning=meaning(items, self.before, cached, progress))
             elif self.means:
                 found = replace(found, meaning=first_rows(found.text, self.text.width))
         if self.words is None:
@@ -201,7 +201,9 @@ class Embedder(nn.Module):
         """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
         used = np.unique(rows)
         chosen = items.take(used)
-        total = len(chosen.flat_texts()[1]) + len(chosen.flat_images()[1])
+        (starts, texts), pictures = chosen.flat_texts(), chosen.flat_images()[1]
+        titles_again = 0 if self.before is None else np.count_nonzero(np.diff(starts))
+        total = len(texts) + len(pictures) + titles_again
         with progress.task(name, total) as task:
             return self.features(chosen, progress=lambda *_: task.advance).spread(used, len(items))
 

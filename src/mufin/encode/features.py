@@ -214,13 +214,16 @@ def extract(
     return Features(parts[0], parts[1])
 
 
-def meaning(items: Items, encoder: Encoder, cached: bool = True) -> NDArray[np.float16]:
+def meaning(
+    items: Items, encoder: Encoder, cached: bool = True, progress: Advance = silent
+) -> NDArray[np.float16]:
     """(n, H) unit rows: the first text of each item by a frozen encoder; zero for one without a text."""
     offsets, texts = items.flat_texts()
     named = np.flatnonzero(np.diff(offsets))
     if not len(named):
         return np.zeros((len(items), encoder.width), np.float16)
-    rows, which = _prepared(encoder, texts.take(offsets[named]).to_pylist(), cached, lambda _: None)
+    titles = texts.take(offsets[named]).to_pylist()
+    rows, which = _prepared(encoder, titles, cached, progress("titles", len(titles)))
     return first_rows(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)), encoder.width)
 
 

@@ -17,7 +17,7 @@ from mufin.bag import PackedBags
 from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.hits import Ranked
-from mufin.rank.fusion import NAMES, Parts
+from mufin.rank.fusion import NAMES, TITLES, Parts
 from mufin.serve.live import Live, State
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
@@ -26,10 +26,11 @@ from mufin.serve.shelf import Shelf
 
 SHOWN = ("similarity", "classifier", "memory", "rarity")  # the parts of a score that are told
 OWNERS = {
-    "classifier": "classifier", "rarity": "rarity",
-    "similarity": "similarity", "overlap": "similarity", "same words": "similarity",
-    "memory": "memory", "log memory": "memory", "words": "memory", "log words": "memory",
-}  # fmt: skip
+    "classifier": "classifier",
+    "rarity": "rarity",
+    **dict.fromkeys(("similarity", "overlap", "same words", "meaning"), "similarity"),
+    **dict.fromkeys(("memory", "log memory", "words", "log words", *TITLES), "memory"),
+}
 
 
 @dataclass(frozen=True)
