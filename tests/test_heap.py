@@ -9,16 +9,22 @@ from mufin import heap
 
 
 def test_it_is_settled_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, tuple[int, ...]]] = []
-    monkeypatch.setattr(heap, "_glibc", lambda name: lambda *values: calls.append((name, values)))
-    with pytest.raises(KeyboardInterrupt), heap.kept():
-        inside = dict(values for name, values in calls if name == "mallopt")  # type: ignore[misc]  # pairs
-        assert inside[heap.MMAP_THRESHOLD] == heap.STEP
-        raise KeyboardInterrupt
-    after = dict(values for name, values in calls if name == "mallopt")  # type: ignore[misc]  # pairs
-    assert after[heap.MMAP_THRESHOLD] == heap.LARGE
-    assert after[heap.TRIM_THRESHOLD] == heap.FREE
-    assert calls[-1] == ("malloc_trim", (0,))
+    options: dict[int, int] = {}
+    trimmed: list[int] = []
+    functions = {"mallopt": options.__setitem__, "malloc_trim": trimmed.append}
+    monkeypatch.setattr(heap, "_glibc", functions.__getitem__)
+
+    def train() -> None:
+        with heap.kept():
+            assert options[heap.MMAP_THRESHOLD] == heap.STEP
+            assert not trimmed
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert options[heap.MMAP_THRESHOLD] == heap.LARGE
+    assert options[heap.TRIM_THRESHOLD] == heap.FREE
+    assert trimmed == [0]
 
 
 def test_where_there_is_no_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
