@@ -23,6 +23,7 @@ STAGES = [
         "attention",
         "metrics",
         "calibration",
+        "heap",
         "progress",
         "presets",
         "faults",

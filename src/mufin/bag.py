@@ -124,8 +124,8 @@ class PackedBags:
 
     def to(self, device: torch.device) -> PackedBags:
         whole, meaning = (None if some is None else some.to(device) for some in (self.whole, self.meaning))
-        moved = {"rows": self.rows.to(device), "offsets": self.offsets.to(device)}
-        return replace(self, **moved, whole=whole, meaning=meaning)
+        rows, offsets = self.rows.to(device), self.offsets.to(device)
+        return replace(self, rows=rows, offsets=offsets, whole=whole, meaning=meaning)
 
 
 def stacked(above: csr_matrix | None, below: csr_matrix | None) -> csr_matrix | None:

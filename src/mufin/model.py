@@ -149,8 +149,11 @@ class Mufin:
         rows = labels.clamp(min=0)  # (B, K)
         z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
         classifier = self.ranker(x, z, self.labels.classifiers(rows))
-        frequency = self.labels.frequency[rows]
-        return Parts(classifier, similarity, *votes, shared, alike, frequency, labels >= 0)
+        near, like, titles, titles_by_words = votes
+        return Parts(
+            classifier, similarity, near, like, titles, titles_by_words, shared, alike,
+            self.labels.frequency[rows], labels >= 0,
+        )  # fmt: skip
 
     def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
         """The k candidates of the highest score."""
@@ -194,8 +197,8 @@ class Mufin:
         known = self.labels.names(rows)
         return [
             [
-                Hit(known[row][0], *numbers, known[row][1])
-                for row, *numbers in zip(*columns, strict=True)
+                Hit(known[row][0], s, a, c, m, n, m_said, n_said, o, t, p, known[row][1])
+                for row, s, a, c, m, n, m_said, n_said, o, t, p in zip(*columns, strict=True)
                 if row >= 0
             ]
             for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)

@@ -49,7 +49,8 @@ from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
-from mufin.retrieve.memory import Lists, Memory
+from mufin.retrieve.lists import Lists
+from mufin.retrieve.memory import Memory
 from mufin.tensors import read_tensors, sparse_tensors, words_of, write_tensors
 
 FORMAT = 2

@@ -202,7 +202,7 @@ class Embedder(nn.Module):
         used = np.unique(rows)
         chosen = items.take(used)
         (starts, texts), pictures = chosen.flat_texts(), chosen.flat_images()[1]
-        titles_again = 0 if self.before is None else np.count_nonzero(np.diff(starts))
+        titles_again = 0 if self.before is None else int(np.count_nonzero(np.diff(starts)))
         total = len(texts) + len(pictures) + titles_again
         with progress.task(name, total) as task:
             return self.features(chosen, progress=lambda *_: task.advance).spread(used, len(items))

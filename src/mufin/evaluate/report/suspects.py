@@ -121,13 +121,16 @@ def _scores(study: Study, points: Ints, rows: Tensor) -> Tensor:
     classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.classifiers(some))
     similarity = model.labels.similarity(vector, rows, model.config.retrieve.entries)
     ballots = model.memory.ballots(vector, bags.words, model.config.memory)
-    votes = [_given(rows, *cast) for cast in ballots]
+    near, like, titles, titles_by_words = (_given(rows, *cast) for cast in ballots)
     shared = shared_words(bags.words, bags.titles, model.labels.bags, rows)
     alike = meant(bags.meaning, model.labels.bags, rows)
     there = (rows >= 0) & ~similarity.isinf()
     similarity = similarity.where(there, 0.0)
     frequency = model.labels.frequency[some]
-    return model.fusion.score(Parts(classifier, similarity, *votes, shared, alike, frequency, there))
+    parts = Parts(
+        classifier, similarity, near, like, titles, titles_by_words, shared, alike, frequency, there
+    )  # fmt: skip
+    return model.fusion.score(parts)
 
 
 def _given(rows: Tensor, voted: Tensor, votes: Tensor) -> Tensor:
