@@ -130,9 +130,10 @@ def test_votes_against_loops() -> None:
 
 
 def test_what_titles_say_is_counted_apart() -> None:
-    keys = torch.nn.functional.normalize(torch.randn(20, 6), dim=1)
-    listed, said = (csr_matrix(np.eye(20, 9, shift) + np.eye(20, 9, shift - 9) > 0) for shift in (0, 1))
+    keys = torch.nn.functional.normalize(torch.randn(18, 6), dim=1)
+    listed, said = (csr_matrix(np.eye(18, 9, shift) + np.eye(18, 9, shift - 9) > 0) for shift in (0, 1))
     memory = Memory.of(keys, listed, 10**6, said=said)
+    assert len(memory) == 18  # each lists a label
     settings = Config().memory.model_copy(update={"neighbours": 6})
     near, like, titles, by_words = memory.ballots(keys[:4], None, settings)
     for found, relation in ((near, listed), (titles, said)):
