@@ -91,6 +91,17 @@ class Labels:
             best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
         return best.masked_fill(rows < 0, -torch.inf)
 
+    def allowed(self, allow: Sequence[str] | None, deny: Sequence[str]) -> Tensor | None:
+        """Filters by id as a mask (L,); None if there are none."""
+        if allow is None and not deny:
+            return None
+        mask = torch.full_like(self.alive, allow is None)
+        if allow is not None:
+            mask[self.rows(allow)] = True
+        if deny:
+            mask[self.rows(deny)] = False
+        return mask
+
     def living(self, allowed: Tensor | None = None) -> Tensor | None:
         """Which labels live, and are allowed (L,) bool; None if that is all of them."""
         if allowed is not None:

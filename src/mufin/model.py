@@ -186,7 +186,7 @@ class Mufin:
             return []
         with at_ease(self.labels.alive.device):
             table = Items.of(listed)
-            own, allowed = self.own_labels(table), self._allowed(allow, deny)
+            own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
             hits = self.hits(self.rank(self._bags(table), k, own, allowed))
         return hits[0] if isinstance(items, Item) else hits
 
@@ -203,17 +203,6 @@ class Mufin:
             ]
             for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
         ]
-
-    def _allowed(self, allow: Sequence[str] | None, deny: Sequence[str]) -> Tensor | None:
-        """The label filters as a mask (L,)."""
-        if allow is None and not deny:
-            return None
-        mask = torch.full_like(self.labels.alive, allow is None)
-        if allow is not None:
-            mask[self.labels.rows(allow)] = True
-        if deny:
-            mask[self.labels.rows(deny)] = False
-        return mask
 
     def own_labels(self, items: Items) -> csr_matrix | None:
         """(B, L): the label that each item is itself, where datapoints and labels are the same things."""

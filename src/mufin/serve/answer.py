@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
-from torch import Tensor
 
 from mufin.bag import PackedBags
 from mufin.encode.features import Groups
@@ -95,7 +94,8 @@ class Answerer:
         queries = [query for ask in asks for query in ask.queries]
         chosen = bags if len(rows) == len(bags) else bags.select(torch.from_numpy(rows))
         k = max(ask.k for ask in asks)
-        return state.model.rank(chosen, k, self._hidden(state, queries), _allowed(state, asks[0]))
+        allowed = state.labels.allowed(asks[0].allow, asks[0].deny)  # the same for all of them
+        return state.model.rank(chosen, k, self._hidden(state, queries), allowed)
 
     def _hidden(self, state: State, queries: list[Query]) -> csr_matrix | None:
         """(B, L): the label an item is itself, and the filter pairs of the catalogue."""
@@ -145,18 +145,6 @@ def _groups(asks: Sequence[Ask], state: State) -> dict[Any, list[int]]:
     for i, ask in enumerate(asks):
         groups[ask.allow, ask.deny, max(ask.k, usual)].append(i)
     return groups
-
-
-def _allowed(state: State, ask: Ask) -> Tensor | None:
-    """The label filters as a mask (L,)."""
-    if ask.allow is None and not ask.deny:
-        return None
-    mask = torch.full_like(state.labels.alive, ask.allow is None)
-    if ask.allow is not None:
-        mask[state.labels.rows(ask.allow)] = True
-    if ask.deny:
-        mask[state.labels.rows(ask.deny)] = False
-    return mask
 
 
 def _hits(state: State, ranked: Ranked) -> list[list[dict[str, Any]]]:
