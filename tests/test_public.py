@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mufin
+from mufin.version import VERSION
 
 SOURCE = Path(mufin.__file__).parent
 
@@ -29,6 +30,8 @@ STAGES = [
         "faults",
         "config",
         "folder",
+        "lock",
+        "version",
         "tensors",
         "ragged",
         "onednn",
@@ -37,7 +40,7 @@ STAGES = [
     ["data"],
     ["encode", "retrieve", "rank", "fetch"],
     ["labels", "hits", "candidates"],
-    ["model"],
+    ["model", "parts"],
     ["store", "bulk", "zeroshot"],
     ["train"],
     ["evaluate", "serve"],
@@ -71,6 +74,22 @@ def test_importing_mufin_does_not_load_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_known_without_an_installed_package() -> None:
+    """As in a source tree on the path: a finished training must not fail for want of metadata."""
+    code = (
+        "import importlib.metadata as metadata\n"
+        "real = metadata.distribution\n"
+        "def without(name):\n"
+        "    if name == 'mufin': raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.distribution = without\n"
+        "import mufin.store, mufin.cli, mufin.serve.app, mufin.fetch.download\n"
+        "print(mufin.store.VERSION, mufin.cli.main(['--version']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["mufin", VERSION, VERSION, "0"]
 
 
 def stage(path: Path) -> str:

@@ -14,6 +14,7 @@ import typer
 
 from mufin.commands import ask, bring, compare, keep, make, serve
 from mufin.errors import MufinError
+from mufin.version import VERSION
 
 app = typer.Typer(
     help="Multi-modal extreme classification: rank millions of labels for items made of texts and pictures.",
@@ -36,9 +37,7 @@ app.command()(bring.fetch_images)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"mufin {version('mufin')}")
+        typer.echo(f"mufin {VERSION}")
         raise typer.Exit
 
 

@@ -12,11 +12,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
-from importlib.metadata import version
 from types import TracebackType
 
 from mufin.fetch.addresses import Target, parse, resolve
 from mufin.fetch.settings import Failure, Settings
+from mufin.version import VERSION
 
 CHUNK = 1 << 16
 IDLE = 15.0  # seconds after which a kept connection is not used again
@@ -217,7 +217,7 @@ def _explained() -> Iterator[None]:
 
 @cache
 def _agent() -> str:
-    return f"mufin/{version('mufin')}"
+    return f"mufin/{VERSION}"
 
 
 def _retry_after(text: str | None) -> float | None:

@@ -10,11 +10,11 @@ from fastapi import FastAPI
 from mufin.serve import ask, explain, labels, map, page, problem, shelves, status, writing
 from mufin.serve.guard import Guard
 from mufin.serve.service import Service
+from mufin.version import VERSION
 
 
 def build_app(service: Service) -> FastAPI:
     """The service as an ASGI application."""
-    from importlib.metadata import version
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -24,7 +24,7 @@ def build_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="mufin",
-        version=version("mufin"),
+        version=VERSION,
         summary="The best labels for items made of texts and pictures",
         lifespan=lifespan,
         docs_url=None,  # both load scripts from other hosts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 from mufin.data.catalogue import Catalogue
@@ -23,6 +22,7 @@ from mufin.evaluate.report.trust import alpha_section, calibration_section
 from mufin.evaluate.score import DEPTH, features_of, measured, predict_from
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.version import VERSION
 
 __all__ = ["check_report", "write_report"]
 
@@ -70,7 +70,7 @@ def write_report(
             task.advance()
     facts = [
         ("split", f"{split}, {len(points):,} datapoints"),
-        ("model", f"{len(model.labels):,} labels, D = {model.config.embed.dim}, mufin {version('mufin')}"),
+        ("model", f"{len(model.labels):,} labels, D = {model.config.embed.dim}, mufin {VERSION}"),
     ]
     Page(f"How good the model is on “{split}”", facts, sections).write(path)
     return measured(predictions, catalogue, points, propensity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy as np
 from mufin.evaluate.compare import Comparison
 from mufin.evaluate.report.figures import Draw, Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Page, Rows, Section, Table, Text
+from mufin.version import VERSION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -26,7 +26,7 @@ def write_comparison(found: Comparison, path: Path) -> None:
     facts = [
         ("datapoints", f"{found.points:,}"),
         ("runs", ", ".join(found.runs)),
-        ("made by", f"mufin {version('mufin')}"),
+        ("made by", f"mufin {VERSION}"),
     ]
     sections = [_metrics(found), _differences(found), _by_category(found), _by_popularity(found)]
     Page(f"{len(found.runs)} models side by side", facts, sections).write(path)
