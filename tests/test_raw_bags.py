@@ -18,7 +18,7 @@ from mufin.encode.features import Groups
 from mufin.errors import ModelError
 from mufin.evaluate import evaluate
 from mufin.evaluate.report import write_report
-from mufin.folder import file_hash
+from mufin.folder import file_hash, text_of
 from mufin.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
@@ -212,7 +212,7 @@ def test_a_folder_without_its_vectors_is_said_to_be(model: Mufin, tmp_path: Path
     manifest = json.loads((tmp_path / "mufin.json").read_text())
     part = {"file": path.name, "size": path.stat().st_size, "hash": file_hash(path)}
     manifest["parts"]["labels.safetensors"] |= part
-    (tmp_path / "mufin.json").write_text(json.dumps(manifest))
+    (tmp_path / "mufin.json").write_text(text_of(manifest))
     with pytest.raises(ModelError, match="has no whole: train again"):
         load(tmp_path)
 

@@ -7,6 +7,7 @@
     │   └── PictureError  a picture that cannot be read
     ├── EncoderError      weights that are not installed or do not fit
     └── ModelError        a model folder that is damaged, foreign or too new
+        └── BusyError     a model folder that another program is writing to
 
 The message says what was found, what was expected, where, and what to do.
 """
@@ -47,3 +48,7 @@ class EncoderError(MufinError):
 
 class ModelError(MufinError):
     """A model folder that is damaged, foreign or too new."""
+
+
+class BusyError(ModelError):
+    """A model folder that another program is writing to; nothing is wrong with it."""

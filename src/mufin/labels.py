@@ -112,6 +112,11 @@ class Labels:
     def _all_live(self) -> bool:
         return bool(self.alive.all())
 
+    def has(self, id: str) -> bool:
+        """Whether there is a living label of this id."""
+        row = int(self.items.rows([id])[0])
+        return row >= 0 and bool(self.alive[row])
+
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id; an id that is unknown or removed is an error."""
         rows = self.items.rows(list(ids))

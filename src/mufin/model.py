@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -54,6 +55,9 @@ class Mufin:
         self.labels = labels
         self.memory = memory or Memory.empty(config.embed.dim, labels.alive.device)
         self.index = index or self._new_index()
+        self.saved: dict[
+            Path, dict[str, Any]
+        ] = {}  # the manifest in each folder that it was read from or saved to
 
     def _new_index(self) -> Index:
         settings = self.config.retrieve

@@ -146,7 +146,7 @@ def test_the_map_is_made_once_and_follows_the_labels(model_folder: Path) -> None
         assert {len(found[name]) for name in ("label", "text", "x", "y", "group")} == {7}
         assert max(map(abs, found["x"] + found["y"])) <= 1
         assert all(0 <= group < len(found["groups"]) for group in found["group"])
-    assert len(list(model_folder.glob("map-*.json"))) == 1
+    assert (model_folder / ".mufin-map.json").is_file()
     with client_of(model_folder) as client:
         again = client.get("/v1/map")
         assert (again.status_code, again.json()) == (200, found), "it was kept"
@@ -157,7 +157,7 @@ def test_the_map_is_made_once_and_follows_the_labels(model_folder: Path) -> None
         at = {label: (after["x"][i], after["y"][i]) for i, label in enumerate(after["label"])}
         assert at["new"] == pytest.approx(at["q-red"], abs=0.01)
     assert load(model_folder).recommend(Item(texts=["red"]), k=1)
-    next(model_folder.glob("map-*.json")).write_text("{")
+    (model_folder / ".mufin-map.json").write_text("{")
     with client_of(model_folder) as client:
         until(lambda: whole(client))
 

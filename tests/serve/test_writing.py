@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import threading
 import time
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from made import picture
-from mufin import Item, load
+from mufin import Item, Mufin, load, lock, save
+from mufin.store import changing
 from serving import Process, base64_of, encoded
 
 if TYPE_CHECKING:
@@ -92,29 +94,56 @@ def test_examples_vote_at_once(writing: TestClient, model_folder: Path) -> None:
         assert writing.post("/v1/examples", json=wrong).status_code == 422
 
 
-def test_another_program_that_writes_is_not_overwritten(writing: TestClient, model_folder: Path) -> None:
-    from mufin import save
+def test_what_another_program_wrote_is_taken_over(writing: TestClient, model_folder: Path) -> None:
+    """A command removes a label and adds one: the next write of the service keeps both, and serves them."""
+    with changing(model_folder) as other:
+        other.remove_labels("q-bar")
+        other.add_labels(Item("okapi", ["okapi"]))
+    assert writing.post("/v1/labels", json={"labels": [{"id": "okapi", "texts": ["x"]}]}).status_code == 409
+    assert writing.delete("/v1/labels/q-bar").status_code == 404
+    assert writing.post("/v1/labels", json={"labels": [ZEBRA]}).status_code == 201
+    there = load(model_folder).labels.items.ids.to_pylist()
+    assert {"okapi", "zebra/1"} <= {*there}
+    assert "q-bar" not in there
+    assert "okapi" in hits(writing, "okapi", 50)
+    assert "q-bar" not in hits(writing, "bar", 50)
 
-    other = load(model_folder)
-    other.remove_labels("q-bar")
-    save(other, model_folder)
+
+def test_another_model_in_the_folder_is_not_overwritten(
+    writing: TestClient, model_folder: Path, tiny_model: Mufin
+) -> None:
+    save(tiny_model, model_folder)
     refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
     assert refused.status_code == 409
     assert "start the service again" in refused.json()["detail"]
+    assert "zebra/1" not in load(model_folder).labels.items.ids.to_pylist()
 
 
-def test_a_folder_that_cannot_be_written(writing: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mufin.serve import live
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device", "/secret/place")
-
-    monkeypatch.setattr(live, "save_labels", full)
-    refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
-    assert refused.status_code == 503
-    assert "secret" not in refused.text
+def test_a_folder_that_another_program_writes_to(
+    writing: TestClient, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mufin.serve.live.PATIENCE", 0.05)
+    with lock.writing(model_folder):
+        refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert "zebra/1" not in hits(writing, "zebra crossing", 50)
-    monkeypatch.undo()
+    assert writing.post("/v1/labels", json={"labels": [ZEBRA]}).status_code == 201
+
+
+@pytest.mark.parametrize("room", [0, 100, 1000, 3000], ids=lambda room: f"{room} bytes")
+def test_a_disk_that_is_full(writing: TestClient, model_folder: Path, room: int) -> None:
+    """Whichever library meets the end of the disk first: nothing is changed, and the answer says so."""
+    before = {path: path.read_bytes() for path in model_folder.rglob("*") if path.is_file()}
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, old[1]))  # as a full disk: writes fail beyond it
+    try:
+        refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert refused.status_code == 503, refused.text
+    assert str(model_folder) not in refused.text
+    assert "zebra/1" not in hits(writing, "zebra crossing", 50)
+    assert {path: path.read_bytes() for path in model_folder.rglob("*") if path.is_file()} == before
     assert writing.post("/v1/labels", json={"labels": [ZEBRA]}).status_code == 201
 
 

@@ -44,12 +44,11 @@ def add_labels(
       mufin add-labels runs/shop new-labels.jsonl
     """
     from mufin.bulk import read_items_of
-    from mufin.store import save
+    from mufin.store import changing
 
     items = read_items_of(file)
-    model = load_model(run)
-    model.add_labels(items)
-    save(model, run)
+    with changing(run) as model:
+        model.add_labels(items)
     _report(model, f"Added {len(items):,}", {"added": len(items)}, json)
 
 
@@ -64,11 +63,10 @@ def remove_labels(
     Example:
       mufin remove-labels runs/shop desk-1 desk-2
     """
-    from mufin.store import save
+    from mufin.store import changing
 
-    model = load_model(run)
-    model.remove_labels(ids)
-    save(model, run)
+    with changing(run) as model:
+        model.remove_labels(ids)
     _report(model, f"Removed {len(set(ids)):,}", {"removed": len(set(ids))}, json)
 
 

@@ -215,7 +215,7 @@ def _claimed(run: Path) -> Iterator[None]:
     """Make the folder for a model before hours are spent on training; refuse one that holds other things."""
     if run.is_dir() and not (run / "mufin.json").exists():
         # What a run that was stopped may have left is no reason to refuse.
-        others = [path.name for path in run.iterdir() if not path.name.startswith((".saving-", "logs"))]
+        others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
         if others:
             raise UsageError(
                 f"{run} is not empty and not a model folder (it has {others[0]}); choose another -o"

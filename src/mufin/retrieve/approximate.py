@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,7 +157,10 @@ class ApproximateIndex:
 
     def save(self, path: Path | str) -> None:
         """Write the faiss index; the entries are the caller's to keep."""
-        load_faiss().write_index(self.faiss, str(path))
+        try:
+            load_faiss().write_index(self.faiss, str(path))
+        except RuntimeError as error:  # what faiss says of a full disk
+            raise OSError(errno.EIO, str(error), str(path)) from None
 
     @classmethod
     def load(cls, path: Path | str, entries: Entries) -> ApproximateIndex:

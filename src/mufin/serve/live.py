@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from mufin.folder import MANIFEST
+from mufin.errors import BusyError, ModelError
+from mufin.folder import state_of
 from mufin.labels import Labels
+from mufin.lock import writing
 from mufin.model import Mufin
 from mufin.serve.batching import Batcher
 from mufin.serve.listing import Listing
+from mufin.serve.packing import pack_indexes
 from mufin.serve.problem import Problem
-from mufin.store import save_labels
+from mufin.store import adopted, save_labels
 
 log = logging.getLogger("mufin.serve")
+PATIENCE = 20.0  # seconds that a write waits for another program
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,7 @@ class State:
 
     def has(self, id: str) -> bool:
         """Whether there is a living label of this id."""
-        row = int(self.labels.items.rows([id])[0])
-        return row >= 0 and bool(self.labels.alive[row])
+        return self.labels.has(id)
 
     @cached_property
     def pictures(self) -> np.ndarray:
@@ -57,8 +60,13 @@ class Live:
 
     def __init__(self, model: Mufin, folder: Path) -> None:
         self.folder = folder
-        self.state = State(model, _version(folder))
+        self.state = self._state(model)
         self._writing = asyncio.Lock()
+
+    @property
+    def network(self) -> str:
+        """A hash of the weights, which labels that come and go leave as they are."""
+        return str(self._saved(self.state.model)["parts"]["network.safetensors"]["hash"])
 
     async def change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
         """Apply `change` to a copy in the thread of the model; it is served once the folder holds it."""
@@ -66,20 +74,63 @@ class Live:
         return await asyncio.shield(asyncio.ensure_future(self._change(batcher, change)))
 
     async def _change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
+        loop = asyncio.get_running_loop()
+
+        def apply(model: Mufin) -> None:
+            asyncio.run_coroutine_threadsafe(batcher.call(lambda: change(model)), loop).result()
+
         async with self._writing:
-            if _version(self.folder) != self.state.version:
-                raise Problem(409, "another program changed the model folder; start the service again")
-            fresh = copy.copy(self.state.model)
-            await batcher.call(lambda: change(fresh))
             try:
-                await asyncio.to_thread(save_labels, fresh, self.folder)
+                return await asyncio.to_thread(self._write, apply)
+            except BusyError as error:
+                log.warning("%s", error)
+                busy = "another program is writing to the model folder; try again soon"
+                raise Problem(503, busy, {"Retry-After": "5"}) from None
+
+    def _write(self, apply: Callable[[Mufin], None]) -> State:
+        """Change what the folder holds now; the lock is held by this thread from reading to writing."""
+        with self._locked():
+            self._catch_up()
+            fresh = copy.copy(self.state.model)
+            apply(fresh)
+            try:
+                save_labels(fresh, self.folder)
             except OSError as error:
-                log.error("the model folder cannot be written: %s", error)
-                raise Problem(503, "the change could not be kept, so it was not made") from None
-            self.state = State(fresh, _version(self.folder))
+                raise _not_kept(error) from None
+            self.state = self._state(fresh)
             return self.state
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(writing(self.folder, PATIENCE))
+            except OSError as error:
+                raise _not_kept(error) from None
+            yield
 
-def _version(folder: Path) -> str:
-    """A short name for what the folder holds."""
-    return hashlib.blake2b((folder / MANIFEST).read_bytes(), digest_size=6).hexdigest()
+    def _catch_up(self) -> None:
+        """Serve what another program has written meanwhile, unless it is another model."""
+        model = self.state.model
+        if state_of(self.folder) == self._saved(model)["checksum"]:
+            return
+        try:
+            fresh = adopted(model, self.folder)
+        except ModelError as error:
+            log.error("%s", error)
+            raise Problem(
+                409, "the model folder holds another model by now; start the service again"
+            ) from None
+        pack_indexes(fresh)
+        self.state = self._state(fresh)
+
+    def _state(self, model: Mufin) -> State:
+        return State(model, str(self._saved(model)["checksum"])[:12])
+
+    def _saved(self, model: Mufin) -> dict[str, Any]:
+        return model.saved[self.folder.resolve()]
+
+
+def _not_kept(error: OSError) -> Problem:
+    log.error("the model folder cannot be written: %s", error)
+    return Problem(503, "the change could not be kept, so it was not made")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from mufin.folder import MANIFEST
 from mufin.serve import samples
 from mufin.serve.body import service_of
 from mufin.serve.groups import by_category, by_cluster
@@ -26,6 +27,7 @@ log = logging.getLogger("mufin.serve")
 router = APIRouter(prefix="/v1")
 SHOWN = 100_000  # labels; beyond, those with the most training points
 COMPUTING = samples.shown({"state": "computing", "progress": 0.4}, 202, "Being found; ask again")
+FILE = ".mufin-map.json"  # in the model folder
 NEW = 0.25  # a greater share of labels that came since then, and the map is made anew
 
 
@@ -82,13 +84,11 @@ class Map:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _file(self) -> Path:
-        parts = json.loads((self.live.folder / MANIFEST).read_text("utf-8"))["parts"]
-        return self.live.folder / f"map-{parts['network.safetensors']['hash'][:10]}.json"
-
     def _read(self) -> Places | None:
         try:
-            kept = json.loads(self._file().read_text("utf-8"))
+            kept = json.loads((self.live.folder / FILE).read_text("utf-8"))
+            if kept["network"] != self.live.network:
+                return None
             return Places({id: (x, y, g) for id, x, y, g in kept["places"]}, kept["groups"], kept["how"])
         except FileNotFoundError:
             return None
@@ -135,21 +135,21 @@ class Map:
             raise RuntimeError(errors.decode(errors="replace").strip()[-500:])
 
     def _write(self, places: Places) -> None:
-        file = self._file()
         kept = {
+            "network": self.live.network,
             "how": places.how,
             "groups": places.groups,
             "places": [[id, *place] for id, place in places.where.items()],
         }
-        temporary = file.with_suffix(".tmp")
+        file = self.live.folder / FILE
+        temporary = file.with_name(f"{FILE}.{os.getpid()}")  # another service may write its own
         try:
             temporary.write_text(json.dumps(kept), "utf-8")
             temporary.replace(file)
-            for old in file.parent.glob("map-*.json"):
-                if old != file:
-                    old.unlink(missing_ok=True)
         except OSError as error:  # a folder that cannot be written to is no reason to show no map
             log.warning("the map is not kept: %s", error)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def shown_rows(state: State) -> np.ndarray:

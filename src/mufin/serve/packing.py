@@ -20,6 +20,11 @@ def pack(model: Mufin) -> None:
         pack_products(model.embedder.vision.network)
         fold(model.embedder.vision.network)
         model.embedder.only_embeds()
+    pack_indexes(model)
+
+
+def pack_indexes(model: Mufin) -> None:
+    """Lay out what is searched: again whenever labels were read anew."""
     for index in (model.index, model.memory.index):
         if isinstance(index, ExactIndex):
             index.pack()

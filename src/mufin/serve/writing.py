@@ -39,10 +39,14 @@ async def add_labels(request: Request) -> JSONResponse:
     check_count(label.images for label in body.labels)
     items = await service.in_pool(_items, service, "labels", body.labels)
     ids = [label.id for label in body.labels]
-    taken = [id for id in ids if service.live.state.has(id)]
-    if taken or len({*ids}) < len(ids):
-        raise Problem(409, f"there is a label {(taken or ids)[0]!r} already; give each an id of its own")
-    state = await _change(service, lambda model: model.add_labels(items))
+
+    def change(model: Mufin) -> None:  # which may have labels by now that it had not when the request came
+        taken = [id for id in ids if model.labels.has(id)]
+        if taken or len({*ids}) < len(ids):
+            raise Problem(409, f"there is a label {(taken or ids)[0]!r} already; give each an id of its own")
+        model.add_labels(items)
+
+    state = await _change(service, change)
     return JSONResponse({"added": ids, "model": state.version}, 201)
 
 
@@ -84,9 +88,12 @@ async def add_examples(request: Request) -> JSONResponse:
 
 
 async def _remove(service: Service, ids: list[str]) -> JSONResponse:
-    if unknown := [id for id in ids if not service.live.state.has(id)]:
-        raise Problem(404, f"there is no label {unknown[0]!r}")
-    state = await _change(service, lambda model: model.remove_labels(ids))
+    def change(model: Mufin) -> None:
+        if unknown := [id for id in ids if not model.labels.has(id)]:
+            raise Problem(404, f"there is no label {unknown[0]!r}")
+        model.remove_labels(ids)
+
+    state = await _change(service, change)
     return JSONResponse({"removed": ids, "model": state.version})
 
 
