@@ -30,7 +30,17 @@ from transformers.initialization import no_init_weights
 from mufin.config import Config
 from mufin.encode.embedder import Embedder
 from mufin.errors import ConfigError, ModelError, MufinError
-from mufin.folder import MANIFEST, checked, foreign, install, is_count, read_manifest, staging, state_of
+from mufin.folder import (
+    AGAIN,
+    MANIFEST,
+    checked,
+    foreign,
+    install,
+    is_count,
+    read_manifest,
+    staging,
+    state_of,
+)
 from mufin.labels import Labels
 from mufin.lock import writing
 from mufin.model import Mufin
@@ -179,8 +189,7 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device) -> Mufi
         config = Config.read(files["config.toml"])
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
-    with no_init_weights():  # the stored ones are filled in
-        embedder, ranker = Embedder(config, files["layout/text/config.json"].parents[1]), Ranker(config)
+    embedder, ranker = _networks_of(config, files["layout/text/config.json"].parents[1])
     fill_network(embedder, ranker, files["network.safetensors"])
     fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
     affinity = read_affinity(files["affinity.safetensors"]) if "affinity.safetensors" in files else None
@@ -188,6 +197,18 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device) -> Mufi
     model = Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index, affinity)
     _keep(model, folder, manifest)
     return model
+
+
+def _networks_of(config: Config, layout: Path) -> tuple[Embedder, Ranker]:
+    """Networks of the stored layout; the stored weights are filled in later."""
+    try:
+        with no_init_weights():
+            return Embedder(config, layout), Ranker(config)
+    except MufinError:
+        raise
+    except Exception as error:  # of libraries that read these files, which anybody may have made
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(f"{layout} makes no encoders ({reason}): {AGAIN}") from None
 
 
 def _read_labels(

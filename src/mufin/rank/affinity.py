@@ -15,6 +15,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 from torch import Tensor
 
+from mufin.errors import UsageError
 from mufin.ragged import Ints
 from mufin.rank.fusion import softmax_weights
 from mufin.rank.pairs import Pairs
@@ -123,7 +124,21 @@ class View:
             for name in ("points", "labels")
         )
         pairs = Pairs(*(tensors[f"{prefix}pairs.{key}"] for key in ("points", "labels", "weight")))
-        return cls(points, labels, tensors[f"{prefix}correlation"], pairs)
+        view = cls(points, labels, tensors[f"{prefix}correlation"], pairs)
+        if not view.fits:
+            raise UsageError(f"the tensors of {prefix or 'it'} do not fit together")
+        return view
+
+    @property
+    def fits(self) -> bool:
+        """Whether all tensors are of the shapes that go together."""
+        k, p = self.correlation.numel(), self.pairs.weight.numel()
+        known: list[tuple[Tensor, tuple[int, ...]]] = [(self.correlation, (k,)), (self.pairs.weight, (p,))]
+        known += [(each, (p, min(k, NEAR))) for each in (self.pairs.points, self.pairs.labels)]
+        for side in (self.points, self.labels):
+            width = side.mean.numel()
+            known += [(side.mean, (width,)), (side.basis, (width, k)), (side.shift, (k,))]
+        return all(tuple(tensor.shape) == shape and tensor.dtype == torch.float32 for tensor, shape in known)
 
 
 @dataclass(frozen=True)
@@ -157,9 +172,7 @@ class Affinity:
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor]) -> Affinity:
-        """From what `tensors` gave; older folders hold one view of sets, its tensors without a prefix."""
-        if "correlation" in tensors:
-            return cls((View.of(tensors),), (), tensors["mixture"])
+        """From what `tensors` gave."""
         sets, members = (
             tuple(
                 View.of(tensors, f"{kind}.{number}.")
@@ -168,8 +181,8 @@ class Affinity:
             )
             for kind in ("sets", "members")
         )
-        if not sets:
-            raise KeyError("correlation")
+        if not sets or tuple(tensors["mixture"].shape) != (len(PARTS),):
+            raise UsageError("it has no view of sets, or no mixture")
         return cls(sets, members, tensors["mixture"])
 
     def mixed(self, parts: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mufin.errors import ModelError
 from mufin.ragged import Ints, padded, ranges
 from mufin.retrieve.codes import Floats, build, load_faiss
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
 from mufin.retrieve.shortlist import ROUNDING, Eligible, Shortlist, checked, collect, eligible, first_fetch
+from mufin.retrieve.stored import read_faiss
 
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search
@@ -165,16 +165,7 @@ class ApproximateIndex:
     @classmethod
     def load(cls, path: Path | str, entries: Entries) -> ApproximateIndex:
         """The saved index over the same entries, mapped from its file instead of read."""
-        faiss = load_faiss()
-        try:
-            stored = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise ModelError(f"{path} is no faiss index that can be read: build the index again") from error
-        if (stored.ntotal, stored.d) != tuple(entries.vectors.shape):
-            raise ModelError(
-                f"{path} holds ({stored.ntotal}, {stored.d}) vectors, but the entries are "
-                f"{tuple(entries.vectors.shape)}: build the index again"
-            )
+        stored = read_faiss(Path(path), (len(entries), entries.vectors.shape[1]))
         index = cls.__new__(cls)
         index.exact, index.faiss = ExactIndex(entries), stored
         return index
