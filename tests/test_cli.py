@@ -387,12 +387,20 @@ def test_a_folder_that_is_no_model_is_not_overwritten(shell: Shell, shop: Path, 
 
 
 def test_a_damaged_model(shell: Shell, own_run: Path, shop: Path):
+    assert "All parts are as they were saved" in shell("check", own_run)
+    found = shell.json("check", own_run)
+    assert found["usable"]
+    assert "network.safetensors" in [part["name"] for part in found["parts"]]
     weights = next(own_run.glob("labels-*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-100])
+    assert f"{weights.name} has" in shell("check", own_run, code=1)
+    found = shell.json("check", own_run, code=1)
+    assert [part["file"] for part in found["parts"] if part["problem"]] == [weights.name]
     for arguments in (["recommend", own_run, "desk"], ["evaluate", own_run, shop], ["info", own_run]):
         assert weights.name in shell.fails(*arguments)
     (own_run / "mufin.json").write_text("{")
     assert "mufin.json" in shell.fails("info", own_run)
+    assert "mufin.json" in shell("check", own_run, code=1)
     assert "not a model folder" in shell.fails("info", shop)
 
 

@@ -44,7 +44,7 @@ STAGES = [
     ["store", "bulk", "zeroshot"],
     ["train"],
     ["evaluate", "serve"],
-    ["describe"],
+    ["describe", "verify"],
     ["commands"],
     ["cli"],
     ["__main__"],

@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 
 def check(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue or of a model.")],
     pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Open every picture.")] = True,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what is in a catalogue and what is odd about it.
+    """Say what is in a catalogue and what is odd about it; or whether a model is as it was saved.
 
     Ends with exit code 1 if it cannot be used.
 
     \b
     Example:
       mufin check shop/
+      mufin check runs/shop
     """
     from mufin.data.check import check as check_folder
 
+    if (folder / "mufin.json").exists():
+        return _check_model(folder, json)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; expected one with items.jsonl or items.parquet")
     with _Counter("Looking at pictures", quiet or json) as counter:
@@ -174,6 +177,28 @@ def demo(
     typer.echo(f"\nTrained in {printing.duration(found.train_seconds)}; the model is in {output}")
     query = found.examples[0].text if found.examples else "house"
     printing.show_next([f'mufin recommend {output} "{query}"', f"mufin info {output}"])
+
+
+def _check_model(run: Path, json: bool) -> None:
+    """Every part of a model folder, and whether it is as it was saved."""
+    from mufin.verify import verify
+
+    found = verify(run)
+    if json:
+        printing.show_json({"model": run, **found.to_json()})
+    else:
+        rows = [
+            [part.name, part.file, printing.size(part.bytes), "damaged" if part.problem else "ok"]
+            for part in found.parts
+        ]
+        if rows:
+            printing.show_table(["part", "file", "size", "found"], rows, left=2)
+        for problem in [part.problem for part in found.parts if part.problem] + [found.problem]:
+            if problem:
+                typer.echo(problem)
+        typer.echo("Damaged" if not found.usable else "All parts are as they were saved")
+    if not found.usable:
+        raise typer.Exit(1)
 
 
 class _Counter:
