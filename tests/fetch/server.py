@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import socket
+import ssl
 import struct
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from PIL import Image
+
+CERTIFICATE = Path(__file__).with_name("certificate.pem")  # for 127.0.0.1, with its key; nobody trusts it
 
 
 def png(number: int = 0, size: int = 16) -> bytes:
@@ -81,13 +86,42 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(0.2)
         self.answer(png(self.number))
 
-    def do_dribble(self) -> None:
-        body = png(1)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        for byte in body:
+    def drip(self, *heads: bytes, body: bytes | None = None) -> None:
+        """Send these headers, then a byte every tenth of a second: for 8 seconds, if nobody hangs up."""
+        self.wfile.write(b"\r\n".join([*heads, b"", b""]))
+        for byte in (body or png(1))[:80]:
             self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+            time.sleep(0.1)
+        self.close_connection = True
+
+    def do_dribble(self) -> None:
+        self.drip(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(png(1)))
+
+    def do_dribble_close(self) -> None:
+        self.drip(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(png(1)), b"Connection: close")
+
+    def do_dribble_unsized(self) -> None:
+        self.drip(b"HTTP/1.1 200 OK", b"Connection: close")
+
+    def do_dribble_old(self) -> None:
+        self.drip(b"HTTP/1.0 200 OK")
+
+    def do_dribble_old_sized(self) -> None:
+        self.drip(b"HTTP/1.0 200 OK", b"Content-Length: %d" % len(png(1)))
+
+    def do_dribble_chunked(self) -> None:
+        self.drip(b"HTTP/1.1 200 OK", b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n" * 20)
+
+    def do_dribble_error(self) -> None:
+        self.drip(b"HTTP/1.0 503 Busy")
+
+    def do_dribble_moved(self) -> None:
+        self.drip(b"HTTP/1.0 302 Found", b"Location: /ok/1.png")
+
+    def do_dribble_continue(self) -> None:
+        for _ in range(80):
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.wfile.flush()
             time.sleep(0.1)
 
@@ -169,23 +203,52 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
+    def __init__(self, tls: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.scheme = "https" if tls else "http"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.asked: Counter[str] = Counter()
         self.now = self.most = 0
         self.lock = threading.Lock()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # clients that hang up are part of the tests
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    server = Server()
+def dripping() -> Iterator[int]:
+    """The port of a server that begins a TLS handshake, byte by byte, and never comes to its end."""
+    ended = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        with listening, suppress(OSError):
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"\x16\x03\x03\x40\x00")  # a record of 16,384 bytes
+                while not ended.wait(0.1):
+                    connection.sendall(b"\x02")
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(10)
+    thread = threading.Thread(target=drip, args=(listening,))
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def serving(tls: bool = False) -> Iterator[Server]:
+    server = Server(tls)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,8 +108,6 @@ def test_pictures_that_were_there_stay(server: Any, tmp_path: Path) -> None:
     ("path", "expected", "changes"),
     [
         ("missing", "HTTP 404", {}),
-        ("dribble", "took too long", {"timeout": 0.6, "retries": 0}),
-        ("dribble_head", "took too long", {"timeout": 0.6, "retries": 0}),
         ("broken", "", {}),
         ("garbage", "not HTTP", {}),
         ("loop", "more than 5 redirects", {}),
@@ -133,6 +132,74 @@ def test_what_servers_do(
     listed = [json.loads(line) for line in (tmp_path / "one" / "_failed.jsonl").read_text().splitlines()]
     assert listed[0]["url"] == f"{server.url}/{path}"
     assert not list((tmp_path / "one" / "images").iterdir())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["", "_close", "_unsized", "_old", "_old_sized", "_chunked", "_error", "_moved", "_continue", "_head"],
+)
+def test_a_host_that_drips_is_left_at_the_deadline(server: Any, tmp_path: Path, kind: str) -> None:
+    start = time.monotonic()
+    assert reason(tmp_path, f"{server.url}/dribble{kind}", timeout=0.6, retries=0) == "took too long"
+    assert 0.5 < time.monotonic() - start < 2.5
+    assert server.asked == {f"/dribble{kind}": 1}
+
+
+def test_redirects_share_one_deadline(server: Any, tmp_path: Path) -> None:
+    start = time.monotonic()
+    slow = f"{server.url}/redirect?to=/redirect?to=/dribble_close"
+    assert reason(tmp_path, slow, timeout=0.6, retries=0) == "took too long"
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_kept_connection_has_the_deadline_of_its_next_image(server: Any) -> None:
+    from mufin.fetch.download import Downloader
+
+    with Downloader(Settings(**(QUICK | {"timeout": 1.0}))) as downloader:
+        assert downloader.fetch(f"{server.url}/ok/1.png") == made.png(1)
+        time.sleep(1.1)
+        assert downloader.fetch(f"{server.url}/ok/2.png") == made.png(2)
+        start = time.monotonic()
+        with pytest.raises(Failure, match="took too long"):
+            downloader.fetch(f"{server.url}/dribble_old")
+        assert time.monotonic() - start < 2.5
+
+
+def test_a_handshake_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with made.dripping() as port:
+        assert reason(tmp_path, f"https://127.0.0.1:{port}/a.png", timeout=0.6, retries=0) == "took too long"
+        assert 0.5 < time.monotonic() - start < 2.5
+
+
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mufin.fetch.download import Downloader
+
+    with made.serving(tls=True) as server:
+        refused = reason(tmp_path, f"{server.url}/ok/1.png")
+        assert refused.startswith("certificate not valid: self-signed certificate")
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.CERTIFICATE))
+        with Downloader(Settings(**(QUICK | {"timeout": 1.0}))) as downloader:
+            for i in (1, 2):
+                assert downloader.fetch(f"{server.url}/ok/{i}.png") == made.png(i)
+            for path in ("dribble", "dribble_close"):
+                start = time.monotonic()
+                with pytest.raises(Failure, match="took too long"):
+                    downloader.fetch(f"{server.url}/{path}")
+                assert time.monotonic() - start < 2.5
+
+
+def test_a_name_that_is_looked_up_for_ever_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = threading.Event()
+    monkeypatch.setattr("mufin.fetch.addresses.socket.getaddrinfo", lambda *_, **__: found.wait(10) or [])
+    start = time.monotonic()
+    try:
+        assert "took too long" in reason(tmp_path, "http://slow.example/a.png", timeout=0.6, retries=0)
+    finally:
+        found.set()
+    assert 0.5 < time.monotonic() - start < 2.5
 
 
 def test_what_is_a_picture_whatever_it_is_called(server: Any, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def fetch_images(
     folder: Folder,
     workers: Annotated[int, typer.Option(metavar="N", help="Downloads at a time.")] = 32,
     per_host: Annotated[int, typer.Option(metavar="N", help="Downloads at a time from one host.")] = 8,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one download in all.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Per try, redirects included.")] = 30.0,
     retries: Annotated[int, typer.Option(metavar="N", help="Further tries after a passing failure.")] = 3,
     max_mb: Annotated[float, typer.Option(metavar="MB", help="A bigger picture is given up.")] = 20.0,
     per_item: Annotated[

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from mufin.fetch.settings import Failure
@@ -66,19 +68,39 @@ def parse(url: str, base: str | None = None) -> Target:
     return Target(scheme, host, PORTS[scheme] if port is None else port, path)
 
 
-def resolve(target: Target, allow_private: bool) -> list[str]:
+def resolve(target: Target, allow_private: bool, seconds: float = 30.0) -> list[str]:
     """The addresses to connect to, one or more; a Failure if any of them is not public."""
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        raise Failure("host not found", passing=True) from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in _looked_up(target, seconds)))
     for text in addresses:
         if not allow_private and not is_public(text):
             raise Failure(f"refused: {target.host} is at {text}, which is not on the public internet")
     if not addresses:
         raise Failure("host not found", passing=True)
     return addresses
+
+
+def _looked_up(target: Target, seconds: float) -> list[Any]:
+    """Ask the resolver, in a thread of its own: `getaddrinfo` itself takes no limit of time."""
+    found: list[Any] = []
+    errors: list[Exception] = []
+
+    def look_up() -> None:
+        try:
+            found.extend(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            errors.append(error)
+
+    # A daemon: one that is given up ends when the resolver gives up, and never delays the end of the program.
+    thread = threading.Thread(target=look_up, name="mufin-fetch-name", daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    if thread.is_alive():
+        raise Failure("took too long: the host's name was not found in time", passing=True)
+    if errors and not isinstance(errors[0], OSError | UnicodeError):
+        raise errors[0]
+    if errors:
+        raise Failure("host not found", passing=True)
+    return found
 
 
 def is_public(text: str) -> bool:

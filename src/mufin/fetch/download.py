@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from types import TracebackType
+from typing import Any, cast
 
 from mufin.fetch.addresses import Target, parse, resolve
 from mufin.fetch.settings import Failure, Settings
@@ -31,16 +32,13 @@ class Downloader:
         self.settings = settings
         self.idle: dict[tuple[str, str, int], deque[tuple[float, _Connection]]] = defaultdict(deque)
         self.lock = threading.Lock()
-        self.watch = _Watch()
 
     def __enter__(self) -> Downloader:
-        self.watch.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.watch.stop()
         for kept in self.idle.values():
             for _, connection in kept:
                 connection.close()
@@ -66,15 +64,13 @@ class Downloader:
                 # The host may have closed a connection that we kept; what it says on a new one counts.
                 if not failure.passing or failure.wait is not None or time.monotonic() > deadline:
                     raise
-        addresses = resolve(target, self.settings.allow_private)
+        addresses = resolve(target, self.settings.allow_private, deadline - time.monotonic())
         return self._exchange(_Connection(target, addresses, self._tls), target, deadline, limit)
 
     def _exchange(self, connection: _Connection, target: Target, deadline: float, limit: int) -> bytes | str:
         good = False
         try:
-            with self.watch.until(deadline, connection), _explained():
-                connection.timeout = max(0.1, deadline - time.monotonic())
-                answer = connection.ask(target)
+            with _explained(), connection.ask(target, deadline) as answer:
                 found = self._read(answer, limit)
                 good = answer.isclosed() and not answer.will_close
         finally:
@@ -119,7 +115,30 @@ class Downloader:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
+        context = ssl.create_default_context()
+        context.sslsocket_class = _TimelyTls
+        return context
+
+
+class _Timely(socket.socket):
+    """A socket on which everything ends by `deadline`.
+
+    The timeout of a plain socket starts again with every byte, so a host that drips is never late.
+    """
+
+    deadline: float
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(_left(self.deadline))
+        return super().recv_into(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(_left(self.deadline))
+        return super().send(*args, **kwargs)
+
+
+class _TimelyTls(_Timely, ssl.SSLSocket):
+    """The same with TLS."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -128,24 +147,31 @@ class _Connection(http.client.HTTPConnection):
     def __init__(self, target: Target, addresses: list[str], tls: ssl.SSLContext) -> None:
         super().__init__(target.host, target.port)
         self.scheme, self.addresses, self.tls = target.scheme, addresses, tls
+        self.deadline = 0.0
 
     def connect(self) -> None:
-        connection = self._first()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.scheme == "https":
-            connection = self.tls.wrap_socket(connection, server_hostname=self.host)
-        self.sock = connection
+        plain = self._first()
+        wire = self.sock = _Timely(plain.family, plain.type, plain.proto, plain.detach())
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wire.settimeout(_left(self.deadline))
+        if self.scheme == "https":  # the timeout of a handshake holds for all of it
+            wire = self.sock = cast(_TimelyTls, self.tls.wrap_socket(wire, server_hostname=self.host))
+        wire.deadline = self.deadline
 
     def _first(self) -> socket.socket:
-        for address in self.addresses[:-1]:
+        """Each address has its share of the time left, so that a silent one does not use up all of it."""
+        for place, address in enumerate(self.addresses[:-1]):
             with suppress(OSError):
-                return socket.create_connection((address, self.port), self.timeout)
-        return socket.create_connection((self.addresses[-1], self.port), self.timeout)
+                share = _left(self.deadline) / (len(self.addresses) - place)
+                return socket.create_connection((address, self.port), share)
+        return socket.create_connection((self.addresses[-1], self.port), _left(self.deadline))
 
-    def ask(self, target: Target) -> http.client.HTTPResponse:
-        """Send a request; the answer's head."""
-        if self.sock is not None:
-            self.sock.settimeout(self.timeout)
+    def ask(self, target: Target, deadline: float) -> http.client.HTTPResponse:
+        """Send a request; the answer's head. Its body, too, ends by the deadline."""
+        self.deadline = deadline
+        if isinstance(self.sock, _Timely):  # kept since the last one; a new one connects when it sends
+            self.sock.deadline = deadline
+            self.sock.settimeout(_left(deadline))
         self.putrequest("GET", target.path, skip_host=True, skip_accept_encoding=True)
         self.putheader("Host", target.netloc)
         self.putheader("User-Agent", _agent())
@@ -154,48 +180,13 @@ class _Connection(http.client.HTTPConnection):
         self.endheaders()
         return self.getresponse()
 
-    def cut(self) -> None:
-        """End whatever waits for this connection."""
-        connection = self.sock
-        if connection is not None:
-            with suppress(OSError):  # it was not open any more
-                connection.shutdown(socket.SHUT_RDWR)
 
-
-class _Watch(threading.Thread):
-    """Cuts connections whose time is up: a host that sends a byte now and then never times out by itself."""
-
-    def __init__(self) -> None:
-        super().__init__(name="mufin-fetch-watch", daemon=True)
-        self.running: dict[int, tuple[float, _Connection]] = {}
-        self.lock, self.ended = threading.Lock(), threading.Event()
-
-    @contextmanager
-    def until(self, deadline: float, connection: _Connection) -> Iterator[None]:
-        """Inside, the connection is cut when the deadline has passed."""
-        with self.lock:
-            self.running[id(connection)] = (deadline, connection)
-        try:
-            yield
-        except Failure:
-            if time.monotonic() >= deadline:
-                raise Failure("took too long", passing=True) from None
-            raise
-        finally:
-            with self.lock:
-                del self.running[id(connection)]
-
-    def run(self) -> None:
-        while not self.ended.wait(0.1):
-            now = time.monotonic()
-            with self.lock:
-                late = [connection for deadline, connection in self.running.values() if now > deadline]
-            for connection in late:
-                connection.cut()
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.join()
+def _left(deadline: float) -> float:
+    """Seconds until then; a TimeoutError when there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from mufin.errors import UsageError
 
+LONGEST = 86_400  # seconds of a timeout; NaN and infinity are none
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -13,7 +15,7 @@ class Settings:
 
     workers: int = 32
     per_host: int = 8
-    timeout: float = 30.0  # seconds for one try, from the connection to the last byte
+    timeout: float = 30.0  # seconds for one try: look-up, connection, redirects, to the last byte
     retries: int = 3
     max_bytes: int = 20_000_000
     redirects: int = 5
@@ -23,8 +25,10 @@ class Settings:
     allow_private: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.workers, self.per_host, self.max_bytes) < 1 or self.timeout <= 0 or self.retries < 0:
-            raise UsageError("workers, per host, size and timeout must be positive")
+        if min(self.workers, self.per_host, self.max_bytes) < 1 or self.retries < 0:
+            raise UsageError("workers, per host and size must be positive, retries not negative")
+        if not 0 < self.timeout <= LONGEST:
+            raise UsageError(f"a timeout of {self.timeout} s; give more than 0 and at most {LONGEST:,} s")
 
 
 class Failure(Exception):
