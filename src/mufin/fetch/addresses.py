@@ -6,18 +6,16 @@ that points elsewhere a moment later (DNS rebinding) changes nothing. Redirects 
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+from mufin.fetch.public import is_public
 from mufin.fetch.settings import Failure
 
 PORTS = {"http": 80, "https": 443}
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ def parse(url: str, base: str | None = None) -> Target:
         raise Failure("an address without a host")
     if parts.username is not None or parts.password is not None:
         raise Failure("an address with a password is not fetched")
+    if "%" in host:  # fe80::1%eth0: an address of a link of ours
+        raise Failure("an address with a zone or an escaped host is not fetched")
     try:
         host = host if ":" in host else host.encode("idna").decode("ascii").lower()
     except UnicodeError:
@@ -101,32 +101,6 @@ def _looked_up(target: Target, seconds: float) -> list[Any]:
     if errors:
         raise Failure("host not found", passing=True)
     return found
-
-
-def is_public(text: str) -> bool:
-    """True for an address of the public internet, also where it hides in another.
-
-    >>> [is_public(a) for a in ("93.184.216.34", "127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254")]
-    [True, False, False, False]
-    """
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return all(one.is_global and not one.is_multicast for one in (address, *_inside(address)))
-
-
-def _inside(address: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 addresses that an IPv6 address stands for."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    if address.ipv4_mapped is not None:
-        return [address.ipv4_mapped]
-    inner = [address.sixtofour] if address.sixtofour is not None else []
-    inner += list(address.teredo) if address.teredo is not None else []
-    if address in NAT64:
-        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return inner
 
 
 def _quoted(text: str) -> str:
