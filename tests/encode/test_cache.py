@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
+import os
+import resource
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from made import picture
-from mufin import Config, Item
-from mufin.config import Text
-from mufin.data.items import Items
 from mufin.encode import cache
-from mufin.encode.cache import FeatureCache, key
-from mufin.encode.embedder import Embedder
-from mufin.encode.features import Groups
-from mufin.encode.text import TextEncoder
+from mufin.encode.cache import FeatureCache
 from mufin.ragged import Ragged
 
 
@@ -76,12 +70,10 @@ def test_a_killed_run_keeps_the_shards_it_finished(monkeypatch: pytest.MonkeyPat
 
 
 def test_half_written_shards_are_not_read(tmp_path: Path) -> None:
-    """What another run is writing, or was killed at, lies in hidden folders and is nobody's business."""
+    """What another run is writing, or was killed at, lies in hidden files and is nobody's business."""
     prepare = Counter()
     asked_for([1, 2], prepare)
-    hidden = tmp_path / "cache" / "features" / "f" / ".tmp-other"
-    hidden.mkdir()
-    (hidden / "keys.npy").write_bytes(b"\x93NUM")
+    (tmp_path / "cache" / "features-2" / "f" / ".tmp-other").write_bytes(b"mufin fea")
     check(asked_for([2, 3], prepare), [2, 3])
 
 
@@ -106,165 +98,199 @@ def test_runs_side_by_side_do_not_clash(monkeypatch: pytest.MonkeyPatch) -> None
     assert not failures
 
 
+# -- damage -------------------------------------------------------------------------------------------------
+
+
+def files(name: str = "f") -> list[Path]:
+    return sorted(FeatureCache(name).folder.glob("*.features"))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.message for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+NUMBERS = list(range(1, 40))
+
+
+@pytest.fixture
+def shards(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Four files of features of NUMBERS."""
+    monkeypatch.setattr(cache, "SHARD", 10)
+    check(asked_for(NUMBERS, Counter()), NUMBERS)
+    assert len(files()) == 4
+    return files()
+
+
+def check_mended(caplog: pytest.LogCaptureFixture, computed: int = 10) -> None:
+    """What is damaged is computed again with one warning, and the next run finds everything whole."""
+    prepare = Counter()
+    check(asked_for(NUMBERS, prepare), NUMBERS)
+    assert 0 < len(prepare.asked) <= computed
+    (warning,) = warnings(caplog)
+    assert "damaged" in warning
+    prepare = Counter()
+    check(asked_for(NUMBERS, prepare), NUMBERS)
+    assert not prepare.asked
+    assert not warnings(caplog)
+
+
+def test_every_damage_is_noticed(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        path = files()[random.integers(4)]
+        content = bytearray(path.read_bytes())
+        content[random.integers(len(content))] ^= 1 << random.integers(8)
+        path.write_bytes(content)
+        check_mended(caplog)
+
+
+def test_every_byte_of_a_file_is_checked(caplog: pytest.LogCaptureFixture) -> None:
+    asked_for([1, 2], Counter())
+    (path,) = files()
+    content = path.read_bytes()
+    for bit in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        prepare = Counter()
+        check(asked_for([1, 2], prepare), [1, 2])
+        assert prepare.asked == [1, 2]
+        assert len(warnings(caplog)) == 1
+
+
+def test_truncated_files(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    whole = shards[1].read_bytes()
+    for size in (0, 1, 20, 40, 60, 200, len(whole) // 2, len(whole) - 1):
+        shards[1].write_bytes(whole[:size])
+        check_mended(caplog)
+
+
+def test_foreign_files(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    asked_for(NUMBERS, lambda numbers: Ragged.of([np.zeros((1, 5)) for _ in numbers]), "other")
+    for content in (files("other")[0].read_bytes(), b"\x93NUMPY\x01\0" + bytes(500), b"null"):
+        shards[2].write_bytes(content)
+        check_mended(caplog)
+
+
+def test_rows_of_another_shape_or_type_are_not_mixed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for wrong in (
+        np.zeros((1, 3), np.float32),
+        np.zeros((1, 2), np.float16),
+        np.zeros((1, 2, 2), np.float32),
+    ):
+        name = f"{wrong.dtype}-{wrong.shape}"
+        asked_for([1, 2], lambda numbers, row=wrong: Ragged.of([row for _ in numbers]), name)
+        prepare = Counter()
+        check(asked_for([1, 2, 3], prepare, name), [1, 2, 3])
+        assert sorted(prepare.asked) == [1, 2, 3]
+        assert len(warnings(caplog)) == 1
+
+
+def test_only_what_is_read_is_checked(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    for path in shards:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1  # of the highest key in the file: a number with rows
+        path.write_bytes(content)
+    prepare = Counter()
+    check(asked_for([1, 11, 21], prepare), [1, 11, 21])
+    assert not prepare.asked
+    assert not warnings(caplog)
+
+
+def test_what_is_no_file_is_passed_over(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    (shards[0].parent / "0.features").mkdir()
+    (shards[0].parent / "notes.txt").write_text("mine")
+    check(asked_for(NUMBERS, Counter()), NUMBERS)
+    assert len(warnings(caplog)) == 1
+    assert (shards[0].parent / "notes.txt").read_text() == "mine"
+
+
+def test_files_that_vanish_and_are_damaged_under_running_readers(shards: list[Path]) -> None:
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        try:
+            for _ in range(60):
+                check(asked_for(NUMBERS, Counter()), NUMBERS)
+        except BaseException as error:
+            failures.append(error)
+
+    def damage() -> None:
+        random = np.random.default_rng(0)
+        while not ended.wait(0.001):
+            path = shards[random.integers(4)]
+            with contextlib.suppress(OSError):
+                path.unlink() if random.random() < 0.5 else os.truncate(path, random.integers(300))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    vandal = threading.Thread(target=damage)
+    for thread in (vandal, *readers):
+        thread.start()
+    for thread in readers:
+        thread.join()
+    ended.set()
+    vandal.join()
+    assert not failures
+
+
+# -- no place to write --------------------------------------------------------------------------------------
+
+
+def test_without_a_place_to_write_everything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(cache, "SHARD", 10)
+    for name in ("f", "g"):  # texts and images, say
+        check(asked_for(NUMBERS, Counter(), name), NUMBERS)
+    (warning,) = warnings(caplog)
+    assert "Not a directory" in warning
+    assert "MUFIN_CACHE" in warning
+
+
+def test_a_full_disk(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Writing fails half-way; what was there is still read."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    prepare = Counter()
+    try:
+        rows = asked_for([*NUMBERS, 50, 51], prepare)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    check(rows, [*NUMBERS, 50, 51])
+    assert prepare.asked == [50, 51]
+    assert len(warnings(caplog)) == 1
+    assert sorted(shards[0].parent.iterdir()) == shards
+
+
+def test_large_features_without_a_disk_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cache, "IN_MEMORY", 0)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "file" / "cache"))
+    check(asked_for([3, 2, 7], Counter()), [3, 2, 7])
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MUFIN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    check(asked_for([3, 2, 7], Counter()), [3, 2, 7])
+
+
 def test_features_beyond_memory_are_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cache, "IN_MEMORY", 0)
     rows = asked_for([3, 2, 7], Counter())
     assert isinstance(rows.flat, np.memmap)
     check(rows, [3, 2, 7])
     assert not list(tmp_path.glob("**/.gathered-*"))
-
-
-# -- through the embedder -----------------------------------------------------------------------------------
-
-
-def png(**arguments: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture("red", "circle", **arguments).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-class Spy:
-    """An embedder whose frozen layers report what they compute."""
-
-    def __init__(self, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.embedder = Embedder(config).eval()
-        self.computed: list[Any] = []
-        for encoder in (self.embedder.text, self.embedder.vision):
-            monkeypatch.setattr(encoder, "prepare", self._spied(encoder.prepare))
-
-    def _spied(self, prepare: Any) -> Any:
-        def spied(descriptors: Sequence[Any], *rest: Any) -> Ragged:
-            self.computed += descriptors
-            return prepare(descriptors, *rest)
-
-        return spied
-
-    def see(self, *items: Item) -> tuple[list[Any], torch.Tensor]:
-        """What had to be computed for these items, and their vectors."""
-        self.computed.clear()
-        features = self.embedder.features(Items.of(items))
-        vectors = self.embedder.embed(features, Groups.singles(np.arange(len(items)))).vectors()
-        return list(self.computed), vectors
-
-
-def test_keyed_by_content(tiny_config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spy = Spy(tiny_config, monkeypatch)
-    encoded = png()
-    for name in ("one.png", "two.png"):
-        (tmp_path / name).write_bytes(encoded)
-    computed, first = spy.see(Item("a", ["oak desk"], [encoded]))
-    assert computed == ["oak desk", encoded]
-    for other in (
-        Item("b", ["oak desk"], [tmp_path / "one.png"]),
-        Item("c", ["oak desk"], [str(tmp_path / "two.png")]),
-        Item("d", ["oak desk"], [encoded]),
-    ):
-        computed, vector = spy.see(other)
-        assert computed == []
-        assert torch.equal(vector, first)
-    assert spy.see(Item("a", ["oak desks"], [png(shift=1)]))[0] == ["oak desks", png(shift=1)]
-    assert len(spy.see(Item("a", ["new", "new"]), Item("b", ["new"]))[0]) == 1
-
-
-def test_path_bytes_and_pil_are_one_picture(tiny_config: Config, tmp_path: Path) -> None:
-    embedder = Embedder(tiny_config).eval()
-    (tmp_path / "p.png").write_bytes(png())
-    items = [
-        Item("a", images=[picture("red", "circle")]),
-        Item("b", images=[png()]),
-        Item("c", images=[tmp_path / "p.png"]),
-    ]
-    for listed in (items, *([item] for item in items)):
-        features = embedder.features(Items.of(listed))
-        vectors = embedder.embed(features, Groups.singles(np.arange(len(listed)))).vectors()
-        torch.testing.assert_close(vectors, vectors[:1].expand_as(vectors), atol=1e-5, rtol=0)
-
-
-def test_a_picture_file_that_changes_is_another_picture(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    spy, path = Spy(tiny_config, monkeypatch), tmp_path / "p.png"
-    assert spy.see(Item("a", ["t"], [path]))[1].norm() > 0  # not there yet
-    path.write_bytes(png())
-    assert len(spy.see(Item("a", ["t"], [path]))[0]) == 1
-    path.write_bytes(png(shift=2))
-    assert len(spy.see(Item("a", ["t"], [path]))[0]) == 1
-    assert spy.see(Item("a", ["t"], [path]))[0] == []
-
-
-def test_broken_pictures_are_no_descriptor_and_remembered_so(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    spy = Spy(tiny_config, monkeypatch)
-    broken = [b"", b"no picture", png()[:60]]
-    computed, vectors = spy.see(Item("a", ["desk"], broken), Item("b", ["desk"]), Item("c", [], broken))
-    assert len(computed) == 4
-    assert torch.equal(vectors[0], vectors[1])
-    assert not vectors[2].any()
-    computed, again = spy.see(Item("a", ["desk"], broken), Item("b", ["desk"]), Item("c", [], broken))
-    assert computed == []
-    assert torch.equal(again, vectors)
-    for name in ("missing.png", "with\0nul.png", str(tmp_path), "https://example.org/a.png"):
-        _, vectors = spy.see(Item("a", ["desk"], [name]), Item("b", ["desk"]))
-        assert torch.equal(vectors[0], vectors[1])
-
-
-def test_other_settings_and_encoders_do_not_share(
-    tiny_config: Config, tiny_encoders: tuple[str, str], tmp_path: Path
-) -> None:
-    def text(**changes: Any) -> str:
-        return TextEncoder(
-            Text(**{"model": tiny_encoders[0], "train_layers": 0, "max_length": 16} | changes)
-        ).fingerprint()
-
-    prints = [
-        text(),
-        text(max_length=8),
-        text(train_layers=1),
-        text(train_layers=2),
-        text(train_layers="all"),
-    ]
-    assert len(set(prints)) == 5
-    assert text() == prints[0]
-    # trained layers do not matter to what is frozen before them
-    encoder = TextEncoder(Text(model=tiny_encoders[0], train_layers=1, max_length=16))
-    before = encoder.fingerprint()
-    encoder.prepare(["tokenizers remember how they were called"])
-    for parameter in encoder.parameters():
-        if parameter.requires_grad:
-            torch.nn.init.normal_(parameter)
-    assert encoder.fingerprint() == before
-    other = TextEncoder(Text(model=tiny_encoders[0], train_layers=1, max_length=16))
-    torch.nn.init.normal_(next(p for p in other.parameters() if not p.requires_grad))
-    assert other.fingerprint() != before
-
-
-def test_tokens_of_another_vocabulary_are_not_shared(tiny_encoders: tuple[str, str], tmp_path: Path) -> None:
-    """With every layer trained nothing frozen is left but the tokenizer: its numbers must not be mixed up."""
-    import transformers as hf
-
-    words = (Path(tiny_encoders[0]) / "vocab.txt").read_text().splitlines()
-    (tmp_path / "vocab.txt").write_text("\n".join(words[:4] + words[:3:-1]))
-    hf.BertConfig.from_pretrained(tiny_encoders[0]).save_pretrained(tmp_path)
-    hf.BertModel.from_pretrained(tiny_encoders[0]).save_pretrained(tmp_path)
-    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    one, other = (
-        TextEncoder(Text(model=str(folder), train_layers="all", max_length=16))
-        for folder in (tiny_encoders[0], tmp_path)
-    )
-    assert one.prepare(["desk"]).flat.tolist() != other.prepare(["desk"]).flat.tolist()
-    assert one.fingerprint() != other.fingerprint()
-
-
-def test_scale_of_pixels_is_part_of_the_key(tiny_config: Config) -> None:
-    vision = Embedder(tiny_config).vision
-    before = vision.fingerprint()
-    vision.mean = [0.0] * 3
-    assert vision.fingerprint() != before
-
-
-def test_keys() -> None:
-    assert key("a") != key("b")
-    assert key("é") == key("é")
-    assert key(b"a") == key(b"a")
-    key("\udce9 a lone surrogate")

@@ -93,8 +93,10 @@ def test_the_same_seed_gives_the_same_model(shop: Catalogue, tiny_config: Config
 def test_the_same_seed_without_a_cache(
     shop: Catalogue, tiny_config: Config, tiny_model: Mufin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MUFIN_CACHE", str(tmp_path))
-    assert identical(fit(shop, tiny_config, quiet=True), tiny_model)
+    (tmp_path / "file").write_text("in the way")
+    for folder in (tmp_path / "new", tmp_path / "file" / "unwritable"):
+        monkeypatch.setenv("MUFIN_CACHE", str(folder))
+        assert identical(fit(shop, tiny_config, quiet=True), tiny_model)
 
 
 def test_a_picture_model_and_a_text_model(shop: Catalogue, tiny_config: Config) -> None:

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.data.items import Items
-from mufin.encode.cache import FeatureCache, key
+from mufin.encode.cache import FeatureCache, key, read
 from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
 TINY = 1e-12  # a length this small is none
@@ -247,7 +247,7 @@ def _prepared(
     unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
     advance(len(descriptors) - len(unique))
     chosen = _Chosen(descriptors, first)
-    rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance)
+    rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance, read)
     return rows, which.astype(np.int64)
 
 
