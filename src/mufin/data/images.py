@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from mufin.data.decoding import BUDGET, IMAGE_MEMORY, PIXELS, memory_of, open_encoded, read_file
 from mufin.errors import PictureError
 
 if TYPE_CHECKING:
     from mufin.data.item import Picture
 
-PIXELS = 100_000_000  # more is refused by the header, before anything is decoded
+STRIP = 1 << 20  # pixels converted at a time; the copies that a conversion makes are no larger
 WHITE = (255, 255, 255)
 SIGNATURES = (
     (b"\x89PNG", ".png"),
@@ -29,17 +30,42 @@ SIGNATURES = (
 )
 
 
-def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
-    """The first frame upright, RGB, on white; `size` lets a JPEG be decoded no bigger than needed."""
+@contextmanager
+def opened(picture: Picture, size: int | None = None) -> Iterator[Image.Image]:
+    """The first frame upright, RGB, on white; `size` lets a JPEG be decoded no bigger than needed.
+
+    Waits until the images that other threads decode leave enough memory, and holds it until the end.
+    """
     with _explained(picture):
-        image = picture if isinstance(picture, Image.Image) else Image.open(io.BytesIO(_encoded(picture)))
-        if image.width * image.height > PIXELS:
-            found = f"{image.width} × {image.height} pixels"
-            raise PictureError(f"{found}, more than {PIXELS:,}; make it smaller", _name(picture))
-        if size is not None and image is not picture and image.format == "JPEG":
-            image.draft("RGB", (size, size))
-        image.load()
-        return _on_white(_upright(image))
+        image = picture if isinstance(picture, Image.Image) else open_encoded(encoded_of(picture))
+        need = _memory(image, picture, size)
+    with BUDGET.spend(need):
+        with _explained(picture):
+            image.load()
+            image = _upright(image)  # under the same name, so that what is no longer needed is freed
+            image = _on_white(image)
+        yield image.copy() if image is picture else image
+
+
+def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
+    """The image as `opened` gives it."""
+    with opened(picture, size) as image:
+        return image
+
+
+def _memory(image: Image.Image, picture: Picture, size: int | None) -> int:
+    """Bytes that decoding takes; what takes too much time or memory is refused by its header."""
+    full = image.size
+    found = f"{image.width} × {image.height} pixels"
+    if image.width * image.height > PIXELS:
+        raise PictureError(f"{found}, more than {PIXELS:,}; make it smaller", _name(picture))
+    if size is not None and image is not picture and image.format == "JPEG":
+        image.draft("RGB", (size, size))
+    need = memory_of(image, full)
+    if need > IMAGE_MEMORY:
+        takes = f"{found} ({image.format or 'image'}, {image.mode}) take {need >> 20:,} MiB to decode"
+        raise PictureError(f"{takes}, more than {IMAGE_MEMORY >> 20:,}; make it smaller", _name(picture))
+    return need
 
 
 def load_pixels(picture: Picture, size: int) -> np.ndarray:
@@ -53,12 +79,12 @@ def load_pixels(picture: Picture, size: int) -> np.ndarray:
 
 def scaled(picture: Picture, size: int) -> Image.Image:
     """The picture with a longer side of `size`; doing it again changes nothing."""
-    image = open_picture(picture, size)
-    scale = size / max(image.size)
-    width, height = (max(1, round(side * scale)) for side in image.size)
-    if (width, height) == image.size:
-        return image
-    return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    with opened(picture, size) as image:
+        scale = size / max(image.size)
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        if (width, height) == image.size:
+            return image
+        return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
 
 
 def load_batch(
@@ -92,18 +118,11 @@ def suffix_of(encoded: bytes) -> str:
     return next((suffix for start, suffix in SIGNATURES if encoded.startswith(start)), ".bin")
 
 
-def _encoded(picture: str | Path | bytes) -> bytes:
+def encoded_of(picture: str | Path | bytes) -> bytes:
     """The bytes of a picture; a PictureError when there are none to be had."""
-    if isinstance(picture, bytes):
-        encoded = picture
-    elif str(picture).startswith(("http:", "https:")):
-        raise PictureError("an address is not fetched; download it and give the file", _name(picture))
-    else:
-        try:
-            encoded = Path(picture).read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            reason = getattr(error, "strerror", None) or error
-            raise PictureError(f"cannot be read: {reason}; put the picture there", _name(picture)) from None
+    if isinstance(picture, str) and picture.startswith(("http:", "https:")):
+        raise PictureError("an address is not fetched; download it and give the file", picture)
+    encoded = picture if isinstance(picture, bytes) else read_file(picture)
     if not encoded:
         raise PictureError("empty (0 bytes); put the picture there again", _name(picture))
     return encoded
@@ -117,7 +136,7 @@ def _explained(picture: Picture) -> Iterator[None]:
     except PictureError:
         raise
     except UnidentifiedImageError:
-        message = "not a picture that Pillow can read; save it as PNG, JPEG or WebP"
+        message = "not a picture in a known format; save it as PNG, JPEG, WebP, GIF, BMP or TIFF"
         raise PictureError(message, _name(picture)) from None
     except Image.DecompressionBombError as error:
         raise PictureError(f"too many pixels ({error}); make it smaller", _name(picture)) from None
@@ -129,29 +148,65 @@ def _explained(picture: Picture) -> Iterator[None]:
 def _upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF says; EXIF that cannot be read says nothing."""
     try:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return image  # exif_transpose would copy it
         return ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block is no reason to lose the picture
         return image
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        return _from_wide(image)
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        canvas = Image.new("RGBA", image.size, (*WHITE, 255))
-        return Image.alpha_composite(canvas, image).convert("RGB")
+    """RGB, strip by strip where the image is large: each pixel depends on no other."""
+    wide = image.mode.startswith("I") or image.mode == "F"
+    transparent = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+    convert: Callable[[Image.Image], Image.Image] = _from_transparent if transparent else _from_opaque
+    if wide:
+        convert = partial(_from_wide, top=_top(image))
+    boxes = _strips(image.size)
+    if len(boxes) == 1:
+        return convert(image)
+    if image.mode == "RGB" and not transparent:
+        return image
+    flat = Image.new("RGB", image.size)
+    for box in boxes:
+        flat.paste(convert(image.crop(box)), box)
+    return flat
+
+
+def _strips(size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
+    """Boxes of whole rows, at most STRIP pixels each where a row is no longer than that."""
+    width, height = size
+    rows = max(1, STRIP // max(1, width))
+    return [(0, top, width, min(top + rows, height)) for top in range(0, height, rows)]
+
+
+def _from_opaque(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _from_wide(image: Image.Image) -> Image.Image:
-    """16 or 32 bits a pixel, which Pillow would clip at 255: scale the range of the values to 0 … 255."""
-    values = np.nan_to_num(np.asarray(image, np.float64))
-    highest = float(values.max(initial=0.0))
+def _from_transparent(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    canvas = Image.new("RGBA", image.size, (*WHITE, 255))
+    return Image.alpha_composite(canvas, image).convert("RGB")
+
+
+def _from_wide(image: Image.Image, top: float) -> Image.Image:
+    """16 or 32 bits a pixel, which Pillow would clip at 255: scale 0 … top to 0 … 255."""
+    return Image.fromarray((_values(image) / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+def _top(image: Image.Image) -> float:
+    """The highest value that a pixel of this depth can have."""
+    highest = max(float(_values(image.crop(box)).max(initial=0.0)) for box in _strips(image.size))
     top = 65535.0 if image.mode.startswith("I;16") else 255.0
     while highest > top:  # 255 → 65535 → 2³² − 1, the depths that files have
         top = (top + 1) ** 2 - 1
-    return Image.fromarray((values / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+    return top
+
+
+def _values(image: Image.Image) -> np.ndarray:
+    values: np.ndarray = np.nan_to_num(np.asarray(image, np.float64))
+    return values
 
 
 def _name(picture: Picture) -> str:

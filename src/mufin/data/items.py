@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mufin.data.decoding import read_file
 from mufin.data.formats import parquet
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
 from mufin.data.item import Item
 from mufin.data.pictures import Encoded, HeldPictures, Joined, NoPictures, Pictures, StoredPictures
-from mufin.errors import PictureError, UsageError
+from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.data.item import Picture
@@ -184,10 +185,7 @@ def _bytes(picture: Picture) -> bytes:
     if isinstance(picture, bytes):
         return picture
     if isinstance(picture, str | Path):
-        try:
-            return Path(picture).read_bytes()
-        except OSError as error:
-            raise PictureError(f"picture cannot be read: {error.strerror}", picture) from None
+        return read_file(picture)
     buffer = io.BytesIO()
     plain = picture if picture.mode in PNG_MODES else picture.convert("RGB")
     plain.save(buffer, "PNG")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from mufin.data.images import open_picture
+from mufin.data.images import opened
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded
 from mufin.errors import PictureError
@@ -28,10 +28,10 @@ def thumbnails(items: Items) -> Items:
 def small(picture: Encoded) -> bytes | None:
     """At most 96 px as WebP, or nothing if it cannot be read."""
     try:
-        image = open_picture(picture, SIDE)
+        with opened(picture, SIDE) as image:
+            image.thumbnail((SIDE, SIDE))
+            buffer = io.BytesIO()
+            image.save(buffer, "WEBP", quality=80)
+            return buffer.getvalue()
     except PictureError:
         return None
-    image.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=80)
-    return buffer.getvalue()

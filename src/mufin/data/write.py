@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mufin.data.decoding import read_file
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES
 from mufin.data.images import suffix_of
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, NoPictures
-from mufin.errors import CatalogueError, PictureError, UsageError
+from mufin.errors import CatalogueError, UsageError
 
 Format = Literal["parquet", "jsonl"]
 ROWS_WITH_PICTURES = 2048  # a row group, and what is in memory at a time
@@ -99,9 +100,4 @@ def save_picture(picture: bytes, folder: Path) -> str:
 
 def read_bytes(picture: Encoded) -> bytes:
     """The encoded picture, from memory or from its file."""
-    if isinstance(picture, bytes):
-        return picture
-    try:
-        return picture.read_bytes()
-    except OSError as error:
-        raise PictureError(f"cannot be copied: {error.strerror}; put it there", picture) from None
+    return picture if isinstance(picture, bytes) else read_file(picture)

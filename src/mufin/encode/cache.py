@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mufin.data.decoding import read_file
 from mufin.encode.shard import DamagedError, Held, Keys, Source, Stored
+from mufin.errors import PictureError
 from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
 SHARD = 4096  # descriptors; also the most that a killed run computes again
@@ -62,8 +64,8 @@ def read(descriptor: Any) -> tuple[int, Any]:
             content = descriptor
         case Path():
             try:
-                content = encoded = descriptor.read_bytes()
-            except (OSError, ValueError):  # ValueError: a NUL in the name
+                content = encoded = read_file(descriptor)
+            except PictureError:
                 content, encoded = b"missing " + str(descriptor).encode("utf-8", "surrogateescape"), b""
         case _:
             content = f"{descriptor.mode} {descriptor.size}".encode() + descriptor.tobytes()

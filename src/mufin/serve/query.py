@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,6 +11,7 @@ from typing import cast
 import numpy as np
 from PIL import Image
 
+from mufin.data.decoding import open_encoded
 from mufin.data.images import scaled
 from mufin.data.item import Item
 from mufin.data.items import Items
@@ -81,7 +81,7 @@ def checked_picture(encoded: bytes, name: str) -> bytes:
     if len(encoded) > LIMITS.image_bytes:
         raise Problem(413, f"{name} has {len(encoded):,} bytes; at most {LIMITS.image_bytes:,} are read")
     try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+        with open_encoded(encoded, FORMATS) as image:
             width, height = image.size
     except Image.DecompressionBombError:
         raise Problem(413, f"{name} has far too many pixels; make it smaller") from None

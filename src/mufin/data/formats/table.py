@@ -18,6 +18,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.json as pj
 
 from mufin.data.catalogue import Catalogue, check_ids
+from mufin.data.decoding import read_file
 from mufin.data.formats import parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.lines import Faults
@@ -240,7 +241,7 @@ class _Builder:
     def _items(self) -> Items:
         table = {"id": pa.array(self.ids, STRING), "texts": pa.array(self.texts, STRINGS)}
         if any(isinstance(image, bytes) for row in self.images for image in row):
-            encoded = [[i if isinstance(i, bytes) else i.read_bytes() for i in row] for row in self.images]
+            encoded = [[i if isinstance(i, bytes) else read_file(i) for i in row] for row in self.images]
             table["images"] = pa.array(encoded, PICTURES)
         elif any(self.images):
             table["images"] = pa.array([[str(image) for image in row] for row in self.images], STRINGS)

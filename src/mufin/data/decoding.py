@@ -1,0 +1,102 @@
+"""Encoded images: which files are read, which formats are decoded, and how much memory decoding may take.
+
+Every image file is read by `read_file`, and every image is opened by `open_encoded`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Condition, Lock
+
+from PIL import Image
+
+from mufin.errors import PictureError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows 40 more; one starts Ghostscript
+FILE_BYTES = 64 << 20  # of an image file
+PIXELS = 100_000_000  # by the header; bounds the time, as IMAGE_MEMORY bounds the memory
+IMAGE_MEMORY = 768 << 20  # bytes that decoding one image may take
+ALL_MEMORY = 1 << 30  # bytes that the images being decoded in this process may take together
+
+# Bytes per pixel as Pillow holds them; modes that are not listed take 4, RGB included.
+RASTER = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+RGB = 4
+BUFFERS = {"WEBP": 8, "TIFF": 8}  # what these decoders hold beside the raster, at most
+
+
+def read_file(path: str | Path) -> bytes:
+    """The bytes of an image file; devices, pipes and files over 64 MiB are refused before reading."""
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for someone to write into it.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            return _read(descriptor, path)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise PictureError(f"cannot be read: {reason}; put the image there", path) from None
+
+
+def _read(descriptor: int, path: str | Path) -> bytes:
+    found = os.fstat(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise PictureError("a device or a pipe, not a file; put the image there", path)
+    if found.st_size <= FILE_BYTES:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            encoded = file.read(FILE_BYTES + 1)  # it may grow, and some files do not tell their size
+        if len(encoded) <= FILE_BYTES:
+            return encoded
+    size = max(found.st_size, FILE_BYTES + 1)
+    raise PictureError(f"{size:,} bytes, more than {FILE_BYTES:,}; make the image smaller", path)
+
+
+def open_encoded(encoded: bytes, formats: tuple[str, ...] = FORMATS) -> Image.Image:
+    """The image with its header read and nothing decoded; raises whatever Pillow raises."""
+    return Image.open(io.BytesIO(encoded), formats=formats)
+
+
+def memory_of(image: Image.Image, full: tuple[int, int] | None = None) -> int:
+    """Bytes that decoding takes at most: the raster, its RGB copy, the decoder's buffers.
+
+    `full` is the size in the file where a JPEG is decoded at a fraction of it.
+    """
+    per_pixel = RASTER.get(image.mode, 4) + RGB + BUFFERS.get(image.format or "", 0)
+    need = image.width * image.height * per_pixel
+    if "progressive" in image.info:  # libjpeg keeps all coefficients, 16 bits each, at any fraction
+        width, height = full or image.size
+        need += width * height * 2 * len(image.getbands())
+    return need
+
+
+class Budget:
+    """Bytes that threads share: whoever asks for more than is left waits, first come, first served."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.left = size
+        self._turn, self._freed = Lock(), Condition()
+
+    @contextmanager
+    def spend(self, need: int) -> Iterator[None]:
+        """Hold `need` bytes, or all of them where it is more."""
+        need = min(need, self.size)
+        with self._turn, self._freed:  # one waits at the front, so a large image is not overtaken for ever
+            self._freed.wait_for(lambda: need <= self.left)
+            self.left -= need
+        try:
+            yield
+        finally:
+            with self._freed:
+                self.left += need
+                self._freed.notify()
+
+
+BUDGET = Budget(ALL_MEMORY)
