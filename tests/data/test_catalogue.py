@@ -116,6 +116,23 @@ def test_writing_never_replaces_or_leaves_half(picture: Callable[..., bytes], tm
         shop(picture).write(tmp_path / "new", "csv")
 
 
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_only_images_are_copied_into_a_catalogue(
+    folder: Folder, picture: Callable[..., bytes], format: str
+) -> None:
+    where = folder(
+        items=[{"id": "a", "images": ["a.png", "secret.png"]}, {"id": "b", "images": ["secret.png"]}]
+    )
+    (where / "a.png").write_bytes(picture())
+    (where / "secret.png").write_text("secret")
+    with pytest.warns(
+        UserWarning, match=r"2 image files left out, the first: .*secret\.png: not a picture in"
+    ):
+        Catalogue.read(where).write(where / "new", format)
+    assert [len(item.images) for item in Catalogue.read(where / "new").items] == [1, 0]
+    assert not any(b"secret" in path.read_bytes() for path in (where / "new").rglob("*") if path.is_file())
+
+
 def test_own_items_and_filter_pairs_are_excluded() -> None:
     rng = np.random.default_rng(0)
     ids = [f"i{n}" for n in range(12)]

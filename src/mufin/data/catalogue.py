@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -129,12 +130,20 @@ class Catalogue:
         return read_dataset(source, Columns(**columns))
 
     def write(self, folder: str | Path, format: Format = "parquet") -> None:
-        """Write everything into a new folder, which appears only when it is whole."""
+        """Write everything into a new folder, which appears only when it is whole.
+
+        Image files that cannot be decoded are left out, with a warning.
+        """
         unwritable = [name for name in self._splits if name not in self.parts]
         if unwritable:
             raise UsageError(f"split {unwritable[0]!r} was made from sets; write the catalogue it came from")
         labels = None if self.labels is self.items else self.labels
-        write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
+        left_out = write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
+        if self.imported is not None:
+            self.imported.left_out(left_out)
+        elif left_out:
+            message = f"{len(left_out):,} image files left out, the first: {left_out[0]}"
+            warnings.warn(message, stacklevel=2)
 
     def __repr__(self) -> str:
         splits = ", ".join(self.splits) or "none"

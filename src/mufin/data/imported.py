@@ -52,6 +52,10 @@ class Imported:
     counts: dict[str, int] = field(default_factory=dict)  # what else is worth a number
     problems: list[Problem] = field(default_factory=list)
 
+    def left_out(self, files: Sequence[str]) -> None:
+        """Tell of image files that were not copied, and why."""
+        note(self.problems, "image file that is left out", "images", files, len(files))
+
     def to_json(self) -> dict[str, Any]:
         """Everything, ready for `json.dumps`."""
         return asdict(self)
