@@ -46,6 +46,10 @@ Separator = Annotated[
     str, typer.Option(metavar="TEXT", help="What stands between labels, or pictures, in a cell.")
 ]
 ItemLabels = Annotated[bool, typer.Option("--labels-are-items", help="The labels are ids of other rows.")]
+ImagesDir = Annotated[
+    Path | None,
+    typer.Option("--images-dir", metavar="DIR", help="Image files come from here; else beside the table."),
+]
 TestShare = Annotated[
     float, typer.Option(metavar="SHARE", help="Points drawn for `test` where no split is given.")
 ]
@@ -138,6 +142,7 @@ def table(
     output: NewFolder,
     text: Text = "",
     image: Image = "",
+    images_dir: ImagesDir = None,
     labels: LabelColumns = "",
     id: Id = None,
     category: Category = None,
@@ -159,7 +164,9 @@ def table(
     started = time.monotonic()
     from mufin.data.formats.table import read_tables
 
-    columns = _columns(text, image, labels, id, category, split, separator, labels_are_items, test, seed)
+    columns = _columns(
+        text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
+    )
     _write(read_tables(sources, columns), output, started, json)
 
 
@@ -169,6 +176,7 @@ def dataset(
     output: NewFolder,
     text: Text = "",
     image: Image = "",
+    images_dir: ImagesDir = None,
     labels: LabelColumns = "",
     id: Id = None,
     category: Category = None,
@@ -190,7 +198,9 @@ def dataset(
     started = time.monotonic()
     from mufin.data.formats.dataset import read_dataset
 
-    columns = _columns(text, image, labels, id, category, split, separator, labels_are_items, test, seed)
+    columns = _columns(
+        text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
+    )
     _write(read_dataset(source, columns), output, started, json)
 
 
@@ -253,13 +263,16 @@ def _columns(
     labels_are_items: bool,
     test: float,
     seed: int,
+    images_dir: Path | None,
 ) -> Columns:
     from mufin.data.formats.table import Columns
 
     if not text and not image:
         raise UsageError("which columns are texts or pictures? Give --text title or --image photo")
     names = (_names(text), _names(image), _names(labels))
-    return Columns(*names, id, category, split, separator, labels_are_items, test, seed)
+    if images_dir is not None and not images_dir.is_dir():
+        raise UsageError(f"--images-dir {images_dir}: no such folder")
+    return Columns(*names, id, category, split, separator, labels_are_items, test, seed, images_dir)
 
 
 def _names(text: str) -> list[str]:

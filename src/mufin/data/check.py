@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,16 +126,21 @@ class _Folder:
         offsets, flat = items.flat_images()
         broken: list[tuple[int, str]] = []
         missing: list[tuple[int, str]] = []
+        outside: list[tuple[int, str]] = []
         for start in range(0, len(flat), BATCH):
-            batch = list(flat[start : start + BATCH])
+            batch = [_named(flat, place) for place in range(start, min(start + BATCH, len(flat)))]
             for place, trouble in enumerate(_troubles(batch, self.pictures), start):
                 row = int(np.searchsorted(offsets, place, side="right")) - 1
-                if trouble is MISSING:
-                    missing.append((row, str(batch[place - start])))
+                picture = batch[place - start]
+                if isinstance(picture, PictureError):
+                    outside.append((row, str(picture)))
+                elif trouble is MISSING:
+                    missing.append((row, str(picture)))
                 elif trouble is not None:
                     broken.append((row, trouble))
             if self.progress is not None:
                 self.progress(start + len(batch), len(flat))
+        checked.add_told("error", "image that is a link out of the folder", outside)
         checked.add_told("warning", "picture file that is not there; the item goes without it", missing)
         checked.add_told("warning", "picture that cannot be read; the item goes without it", broken)
 
@@ -202,10 +207,20 @@ def _find(folder: Path, report: Report) -> dict[str, Path]:
         return {path.stem: path for path in paths if path.suffix in files.SUFFIXES and path.is_file()}
 
 
-def _troubles(batch: list[Encoded], decode: bool) -> list[str | None]:
+def _named(pictures: Sequence[Encoded], place: int) -> Encoded | PictureError:
+    """The bytes or the path of an image, or why a catalogue may not name it."""
+    try:
+        return pictures[place]
+    except PictureError as error:
+        return error
+
+
+def _troubles(batch: list[Encoded | PictureError], decode: bool) -> list[str | None]:
     """For each picture what is wrong with it, or None; without `decode`, only files that are not there."""
 
-    def trouble(picture: Encoded) -> str | None:
+    def trouble(picture: Encoded | PictureError) -> str | None:
+        if isinstance(picture, PictureError):
+            return str(picture)
         if isinstance(picture, Path) and not picture.is_file():
             return MISSING
         try:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mufin.data.formats import jsonl, parquet
-from mufin.data.formats.schema import Kind, canonical, flatten
+from mufin.data.formats.schema import Kind, canonical, empty_lists, flatten
 from mufin.data.items import Items
+from mufin.data.paths import REMEDY, leaving
 from mufin.data.report import Problem, Severity
 
 SHOWN = 10  # places listed for each kind of problem
@@ -118,11 +120,25 @@ class Checked:
 def load(path: Path, kind: Kind, problems: list[Problem]) -> Checked:
     """The good rows of a file; bad lines of JSONL are noted, one problem for each thing that is wrong."""
     if path.suffix != ".jsonl":
-        return Checked(path, parquet.read(path, kind), problems)
+        return _confined(Checked(path, parquet.read(path, kind), problems))
     bad: dict[str, list[int]] = defaultdict(list)
     table = jsonl.scan(path, kind, lambda message, line: bad[message].append(line))
     for message, lines in bad.items():
         examples = tuple(f"line {line}" for line in lines[:SHOWN])
         problems.append(Problem("error", message, path.name, len(lines), lines[0], None, examples))
     bad_lines = {line for lines in bad.values() for line in lines}
-    return Checked(path, canonical(table, kind, path), problems, bad_lines)
+    return _confined(Checked(path, canonical(table, kind, path), problems, bad_lines))
+
+
+def _confined(checked: Checked) -> Checked:
+    """Note image paths that leave the folder, and go on without the images of these rows."""
+    table = checked.table
+    found = leaving(table.column("images")) if "images" in table.column_names else []
+    if found:
+        told = [(row, repr(path)) for row, path in found]
+        checked.add_told("error", f"image path that leads out of the folder; {REMEDY}", told)
+        kept = np.ones(len(table), bool)
+        kept[[row for row, _ in found]] = False
+        images = pc.if_else(pa.array(kept), table.column("images"), empty_lists(len(table)))
+        checked.table = table.set_column(table.column_names.index("images"), "images", images)
+    return checked

@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from mufin.data.decoding import read_file
 from mufin.data.formats import parquet
+from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
 from mufin.data.item import Item
+from mufin.data.paths import REMEDY, leaving
 from mufin.data.pictures import Encoded, HeldPictures, Joined, NoPictures, Pictures, StoredPictures
 from mufin.errors import UsageError
 
@@ -54,7 +56,7 @@ class Items(Sequence[Item]):
 
     @classmethod
     def from_table(cls, table: pa.Table, folder: Path | None = None) -> Items:
-        """Items from a table as in a file: picture paths are relative to `folder`."""
+        """Items from a table as in a file: picture paths are relative to `folder`, and stay inside it."""
         table = canonical(table, "items")
         if "images" not in table.column_names:
             return cls(table, NoPictures(table.num_rows))
@@ -66,6 +68,10 @@ class Items(Sequence[Item]):
         """Items from the table of this file; pictures too big for memory stay in it."""
         if path.suffix == ".parquet" and parquet.keeps_pictures(path):
             return cls(table, StoredPictures(path))
+        if "images" in table.column_names and (found := leaving(table.column("images"))):
+            row, image = found[0]
+            message = f"image path {image!r} leads out of the folder ({len(found):,} rows in all); {REMEDY}"
+            raise Part(path.stem, "items", path).error(message, row)
         return cls.from_table(table, path.parent)
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mufin.data.formats.schema import canonical
+from mufin.data.paths import inside
 
 Encoded = bytes | Path
 GROUPS_IN_MEMORY = 3
@@ -93,7 +95,7 @@ class NoPictures(Pictures):
 
 
 class HeldPictures(Pictures):
-    """An Arrow column of lists of bytes, or of lists of paths relative to a folder."""
+    """An Arrow column of lists of bytes, or of lists of paths: inside a folder, or with none anywhere."""
 
     def __init__(self, column: pa.ChunkedArray, folder: Path | None = None) -> None:
         self.column, self.folder = column, folder
@@ -105,10 +107,15 @@ class HeldPictures(Pictures):
         values = self.column[row].as_py()
         if self.folder is None:
             return tuple(value if isinstance(value, bytes) else Path(value) for value in values)
-        return tuple(value if isinstance(value, bytes) else self.folder / value for value in values)
+        root = self._root
+        return tuple(v if isinstance(v, bytes) else inside(self.folder / v, root) for v in values)
 
     def counts(self) -> np.ndarray:
         return np.asarray(pc.list_value_length(self.column).to_numpy(), np.int64)
+
+    @cached_property
+    def _root(self) -> str:
+        return os.path.realpath(self.folder or "")
 
 
 class StoredPictures(Pictures):

@@ -1,12 +1,13 @@
 """Tables of one's own, CSV, TSV, Parquet or JSON lines, with a mapping of their columns to a catalogue.
 
-A cell holds one value, a list, or several values between separators; a picture is a path relative to the
-table, an address, or bytes (alone or as `{bytes, path}`, the way of Hugging Face). A label is its own text,
-or the id of a row.
+A cell holds one value, a list, or several values between separators; a picture is a path inside the folder of
+the table or inside `images_dir`, an address, or bytes (alone or as `{bytes, path}`, the way of Hugging Face).
+A label is its own text, or the id of a row.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ from mufin.data.formats.lines import Faults
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
 from mufin.data.imported import Imported, note, statistics
 from mufin.data.items import Items
-from mufin.errors import CatalogueError, UsageError
+from mufin.data.paths import inside
+from mufin.errors import CatalogueError, PictureError, UsageError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
 TAKEN = ("items", "labels", "filter")  # names of other files of a catalogue
@@ -45,6 +47,7 @@ class Columns:
     labels_are_items: bool = False
     test: float = 0.2
     seed: int = 0
+    images_dir: Path | None = None  # where image files may come from; the folder of the table
 
     def __post_init__(self) -> None:
         for name in ("text", "image", "labels"):
@@ -70,13 +73,14 @@ class Named:
     table: pa.Table
     folder: Path | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)  # column → the names of its numbers
+    path: Path | None = None  # the file, for messages
 
 
 def read_tables(paths: Sequence[Path], columns: Columns) -> Catalogue:
     """The catalogue in these files; several files are splits under their names."""
     faults = Faults()
     tables = [
-        Named(path.stem if len(paths) > 1 else None, read_table(path, columns.wanted, faults), path.parent)
+        Named(_split(path, paths), read_table(path, columns.wanted, faults), path.parent, path=path)
         for path in paths
     ]
     catalogue = from_tables(tables, columns)
@@ -84,6 +88,10 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> Catalogue:
         catalogue.imported.counts["bad lines"] = faults.count
         catalogue.imported.problems = [*faults.problems(), *catalogue.imported.problems]
     return catalogue
+
+
+def _split(path: Path, paths: Sequence[Path]) -> str | None:
+    return path.stem if len(paths) > 1 else None
 
 
 def read_table(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
@@ -164,12 +172,17 @@ class _Builder:
     def add(self, one: Named) -> None:
         """Take the rows of a table."""
         columns = self.columns
+        before, root = len(self.ids), columns.images_dir or one.folder
+        folder = None if root is None else Path(os.path.realpath(root))
         for batch in one.table.select(columns.wanted).to_batches(max_chunksize=4096):
             for row in batch.to_pylist():
                 number = len(self.ids)
                 self.ids.append(f"row-{number + 1}" if columns.id is None else _text(row[columns.id]) or None)
                 self.texts.append([text for name in columns.text for text in _texts(row[name])])
-                self._pictures(row, one.folder)
+                try:
+                    self._pictures(row, folder)
+                except PictureError as error:
+                    raise CatalogueError(f"row {number - before + 1}: {error}", one.path) from None
                 self.categories.append(
                     None if columns.category is None else _text(row[columns.category]) or None
                 )
@@ -206,7 +219,7 @@ class _Builder:
                     if text.lower().startswith(("http://", "https://")):
                         urls.append(text)
                     elif text:
-                        path = Path(text) if folder is None else folder / text
+                        path = Path(text) if folder is None else inside(folder / text, str(folder))
                         if path.is_file():
                             images.append(path)
                         else:
