@@ -7,22 +7,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from mufin.data.images import suffix_of
+from mufin.data.pictures import Pictures
 from mufin.serve import samples
 from mufin.serve.body import service_of
+from mufin.serve.images import shown
 from mufin.serve.limits import LIMITS
 from mufin.serve.live import State
 from mufin.serve.page import cacheable
 from mufin.serve.problem import Problem
 
 router = APIRouter(prefix="/v1/labels")
-KINDS = {
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-    ".gif": "image/gif",
-    ".bmp": "image/bmp",
-}
 Words = Annotated[str, Query(max_length=200, description="Part of an id or a text")]
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 Count = Annotated[int, Query(ge=0, le=LIMITS.page)]
@@ -42,8 +36,7 @@ async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit
 async def label_image(request: Request, id: str, n: int) -> Response:
     """A small picture of a label."""
     state = service_of(request).live.state
-    pictures = state.labels.items.pictures.row(row_of(state, id))
-    return picture(pictures, n, request)
+    return await picture(state.labels.items.pictures, row_of(state, id), n, request)
 
 
 @router.get("/{id:path}", responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
@@ -55,15 +48,9 @@ async def one_label(request: Request, id: str) -> JSONResponse:
     return JSONResponse({**card(state, row), "alpha": float(state.labels.alpha[row]), "category": category})
 
 
-def picture(pictures: Any, n: int, request: Request) -> Response:
-    """The n-th of these pictures, as it is stored."""
-    if not 0 <= n < len(pictures):
-        raise Problem(404, f"there is no picture {n}; there are {len(pictures)}")
-    try:
-        content = pictures[n] if isinstance(pictures[n], bytes) else pictures[n].read_bytes()
-    except OSError:  # a catalogue may name files that are gone
-        raise Problem(404, f"picture {n} cannot be read") from None
-    kind = KINDS.get(suffix_of(content), "application/octet-stream")
+async def picture(pictures: Pictures, row: int, n: int, request: Request) -> Response:
+    """The n-th image of a row, encoded again."""
+    content, kind = await service_of(request).in_pool(shown, pictures, row, n)
     return cacheable(content, kind, request, "max-age=3600")
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.images import scaled
-from mufin.data.pictures import Encoded
+from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import PictureError
 from mufin.model import Mufin
 from mufin.serve.answer import Answerer, Ask
@@ -161,11 +161,13 @@ class Service:
         row = self.shelf.row(id)
         if row is None:
             raise Problem(422, f"there is no item {id!r} in the catalogue")
-        item = self.shelf.items[row]
-        pictures = self.shelf.items.pictures.row(row)
-        return Query(id, tuple(item.texts), tuple(self._readable(pictures)))
+        texts = self.shelf.items.texts[row].as_py()
+        return Query(id, tuple(texts), tuple(self._readable(self.shelf.items.pictures, row)))
 
-    def _readable(self, pictures: Sequence[Encoded]) -> Iterator[Image.Image]:
-        for picture in pictures:
+    def _readable(self, pictures: Pictures, row: int) -> Iterator[Image.Image]:
+        found: Sequence[Encoded] = ()
+        with suppress(PictureError):  # links out of the catalogue
+            found = pictures.row(row)
+        for picture in found:
             with suppress(PictureError):
                 yield scaled(picture, self.picture_size)

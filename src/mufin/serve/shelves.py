@@ -31,7 +31,7 @@ async def list_items(
 async def item_image(request: Request, id: str, n: int) -> Response:
     """A picture of an item."""
     shelf = shelf_of(request)
-    return picture(shelf.items.pictures.row(row_of(shelf, id)), n, request)
+    return await picture(shelf.items.pictures, row_of(shelf, id), n, request)
 
 
 @router.get("/{id:path}", responses=samples.shown(samples.ITEM))
