@@ -59,6 +59,14 @@ def png_header(width: int, height: int, depth: int, colour: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"")
 
 
+def tiff(tile: int) -> bytes:
+    """A TIFF of 64 × 64 grey pixels whose header promises larger tiles."""
+    tags = [(256, 64), (257, 64), (258, 8), (259, 8), (262, 1), (277, 1)]
+    tags += [(322, tile), (323, tile), (324, 8), (325, 0)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    return b"II*\x00" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_formats_that_we_name_are_decoded(format: str) -> None:
     assert open_picture(save(noise("RGB"), format)).size == (61, 47)
@@ -211,6 +219,13 @@ def test_an_image_that_takes_too_much_memory_is_refused_undecoded(monkeypatch: p
         open_picture(photo)
     with pytest.raises(PictureError, match="make it smaller"):  # the decoder keeps all of it, at any size
         open_picture(save(Image.new("RGB", (2000, 1000)), "JPEG", progressive=True), 100)
+
+
+def test_a_tiff_does_not_hide_its_memory_in_tiles() -> None:
+    raw = tiff(tile=1 << 15)
+    with pytest.raises(PictureError, match=r"64 × 64 pixels \(TIFF, L\) take 8,192 MiB to decode"):
+        open_picture(raw)
+    assert memory_of(open_encoded(tiff(tile=64))) < 1 << 20
 
 
 PEAK = """

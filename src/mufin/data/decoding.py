@@ -27,6 +27,7 @@ ALL_MEMORY = 1 << 30  # bytes that the images being decoded in this process may 
 # Bytes per pixel as Pillow holds them; modes that are not listed take 4, RGB included.
 RASTER = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
 RGB = 4
+TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
 BUFFERS = {"WEBP": 8, "TIFF": 8}  # what these decoders hold beside the raster, at most
 
 
@@ -69,12 +70,19 @@ def memory_of(image: Image.Image, full: tuple[int, int] | None = None) -> int:
 
     `full` is the size in the file where a JPEG is decoded at a fraction of it.
     """
-    per_pixel = RASTER.get(image.mode, 4) + RGB + BUFFERS.get(image.format or "", 0)
-    need = image.width * image.height * per_pixel
+    pixels = image.width * image.height
+    buffered = max(pixels, _tile(image))
+    need = pixels * (RASTER.get(image.mode, 4) + RGB) + buffered * BUFFERS.get(image.format or "", 0)
     if "progressive" in image.info:  # libjpeg keeps all coefficients, 16 bits each, at any fraction
         width, height = full or image.size
         need += width * height * 2 * len(image.getbands())
     return need
+
+
+def _tile(image: Image.Image) -> int:
+    """The pixels of a tile of a TIFF, which may be far larger than the image; it is decoded whole."""
+    tags = getattr(image, "tag_v2", {})
+    return int(tags.get(TILE_WIDTH, 0)) * int(tags.get(TILE_LENGTH, 0))
 
 
 class Budget:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Item:
     """A bag of descriptors: texts and pictures, of which either kind may be missing, never both.
 
-    A picture is a path, encoded bytes (PNG, JPEG, WebP, …) or a PIL image.
+    A picture is a path, encoded bytes (PNG, JPEG, WebP, GIF, BMP, TIFF) or a PIL image.
 
     >>> Item("desk-1", texts=["oak desk"]).texts
     ('oak desk',)
