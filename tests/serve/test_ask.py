@@ -176,6 +176,34 @@ def test_a_body_of_many_items(client: TestClient) -> None:
     assert client.post("/v1/recommend", json={"items": [*items, items[0]]}).status_code == 422
 
 
+def test_a_long_call_is_answered_in_slices_as_each_item_alone(client: TestClient) -> None:
+    items = [{"texts": [f"red {n}", "a circle of many words " * 8]} for n in range(24)]
+    together = recommend(client, items=items, k=50)["results"]
+    for number in (0, 11, 23):
+        alone = recommend(client, items=[items[number]], k=50)["results"][0]["hits"]
+        assert [hit["label"] for hit in together[number]["hits"]] == [hit["label"] for hit in alone]
+        for one, other in zip(together[number]["hits"], alone, strict=True):
+            assert one["score"] == pytest.approx(other["score"], abs=1e-3)
+    many = recommend(client, items=[{"texts": ["red"]}] * 64, k=1000, explain=True)  # 448 hits
+    assert len(many["results"]) == 64
+
+
+def test_a_call_of_too_much_work_is_refused_before_it_is_done(client: TestClient) -> None:
+    """64 items of 32 texts kept everybody waiting for ten seconds."""
+    texts = ["a text of some length " * 14] * 32
+    refused = client.post("/v1/recommend", json={"items": [{"texts": texts}] * 64})
+    assert (refused.status_code, "fewer items" in refused.json()["detail"]) == (413, True), refused.text
+    long = {"items": [{"texts": ["red"]}, {"texts": ["x " * 9000] * 32}]}
+    refused = client.post("/v1/recommend", json=long)
+    assert (refused.status_code, "items.1 costs" in refused.json()["detail"]) == (413, True), refused.text
+    explained = client.post("/v1/explain", json={"item": long["items"][1], "label": "q-red"})
+    assert (explained.status_code, explained.json()["detail"][:10]) == (413, "item costs")
+    labels = {"labels": [{"id": f"l{n}", "texts": texts} for n in range(64)]}
+    assert client.post("/v1/labels", json=labels).status_code == 413
+
+
 def test_answers_are_json_that_every_parser_reads(client: TestClient) -> None:
-    answer = client.post("/v1/recommend", json={"items": [{"texts": ["red"]}]})
+    for ask in ({"items": [{"texts": ["red"]}]}, {"items": [{"texts": ["rot ÄÖ"]}] * 64, "k": 1000}):
+        answer = client.post("/v1/recommend", json=ask)
+        assert json.loads(answer.text)["model"]
     json.loads(answer.text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

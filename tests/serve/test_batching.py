@@ -175,6 +175,64 @@ def test_closing_answers_what_waits_and_takes_nothing_more() -> None:
     assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
 
 
+def test_a_small_request_waits_for_one_slice_of_a_long_one() -> None:
+    slow = Slow(0.02)
+
+    async def main() -> tuple[list[int], list[int], float]:
+        batcher = made(slow)
+        long = asyncio.ensure_future(batcher.ask_slices([(n, 8) for n in range(100, 120)]))
+        await asyncio.sleep(0.03)
+        started = time.monotonic()
+        small = [await batcher.ask(n, 1) for n in range(5)]
+        seconds = time.monotonic() - started
+        found = await long
+        await batcher.close()
+        return found, small, seconds
+
+    found, small, seconds = asyncio.run(main())
+    assert found == [2 * n for n in range(100, 120)]
+    assert small == [2 * n for n in range(5)]
+    order = [batch[0] for batch in slow.batches]
+    last = order.index(4)
+    assert last < 13, f"five small requests waited for {last - 4} slices"
+    assert seconds < 0.4, "all slices together take as long"
+
+
+def test_long_requests_take_turns_and_leave_room_for_small_ones() -> None:
+    slow = Slow(0.01)
+
+    async def main() -> None:
+        batcher = made(slow, queue=4, backlog=100)
+        tasks = [
+            asyncio.ensure_future(batcher.ask_slices([(ten + n, 10) for n in range(5)])) for ten in (10, 20)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem) as refused:
+            await batcher.ask_slices([(30, 20), (31, 20)])
+        assert refused.value.status == 429
+        assert await batcher.ask(1, 1) == 2, "the queue of small requests is another"
+        await asyncio.gather(*tasks)
+        assert await batcher.ask_slices([(40, 200)]) == [80], "costlier than the queue is, but nothing waits"
+        await batcher.close()
+
+    asyncio.run(main())
+    turns = [batch[0] // 10 for batch in slow.batches if 10 <= batch[0] < 30]
+    assert sorted(turns[:4]) == [1, 1, 2, 2], turns
+
+
+def test_nothing_is_computed_for_a_long_request_that_failed() -> None:
+    slow = Slow(0.02)
+
+    async def main() -> None:
+        batcher = made(slow)
+        with pytest.raises(ValueError, match="odd"):
+            await batcher.ask_slices([(1, 8), (-1, 8), *((n, 8) for n in range(2, 20))])
+        await batcher.close()
+
+    asyncio.run(main())
+    assert len(slow.batches) < 5
+
+
 def test_calls_run_in_the_same_thread_between_batches() -> None:
     slow = Slow()
 

@@ -85,6 +85,11 @@ def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
     assert_problem(client.post("/v1/recommend", json=many), 413, "65 pictures")
     labels = {"labels": [{"id": f"l{n}", "images": [small] * 13} for n in range(5)]}
     assert_problem(client.post("/v1/labels", json=labels), 413, "65 pictures")
+    wide = base64.b64encode(png_bomb(6_000)).decode()  # each is small enough, all are not
+    together = {"items": [{"texts": ["x"], "images": [wide]}] * 5}
+    assert_problem(client.post("/v1/recommend", json=together), 413, "180,000,000 pixels")
+    labels = {"labels": [{"id": f"l{n}", "images": [wide]} for n in range(5)]}
+    assert_problem(client.post("/v1/labels", json=labels), 413, "180,000,000 pixels")
     assert_problem(ask(client, {"texts": ["x"]}, k=LIMITS.k + 1), 422, "k")
     assert_problem(ask(client, {"texts": ["x"]}, k=0), 422)
     long = b'{"items": [{"texts": ["' + b"x" * LIMITS.body_bytes + b'"]}]}'

@@ -26,9 +26,11 @@ def serve(
     ] = None,
     log: Annotated[Literal["human", "json"], typer.Option(help="How requests are logged.")] = "human",
     batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Items that share a forward pass at most.")
+        int, typer.Option(metavar="N", min=1, help="Short texts, or their cost, per forward pass.")
     ] = 32,
-    queue: Annotated[int, typer.Option(metavar="N", min=1, help="Items that may wait.")] = 256,
+    queue: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Short texts, or their cost, that may wait.")
+    ] = 256,
     deadline: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="After which a request is given up.")
     ] = 10.0,

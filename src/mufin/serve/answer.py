@@ -42,6 +42,8 @@ class Ask:
     deny: tuple[str, ...] = ()
     explain: bool = False
     least: float = 0.0  # probability that a hit must have
+    first: int = 0  # the number of the first query in the call that this is a slice of
+    state: State | None = None  # the model that answers all slices of a long call; None: today's
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Answerer:
     @torch.inference_mode()
     def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
         """The answer to each of these, or what is wrong with it."""
-        state = self.live.state
+        state = asks[0].state or self.live.state  # a slice of a long call comes alone
         bags, empty = self._bags(state, [query for ask in asks for query in ask.queries])
         starts = np.cumsum([0, *(len(ask.queries) for ask in asks)])
         answers: list[Answer | Exception] = [Problem(500, "not answered")] * len(asks)
@@ -78,7 +80,7 @@ class Answerer:
                 last = first + len(asks[i].queries)
                 answers[i] = self._answer(state, asks[i], ranked, hits, range(first, last))
                 if bad := [n for n in range(len(asks[i].queries)) if starts[i] + n in empty]:
-                    answers[i] = _nothing(bad[0], state)
+                    answers[i] = _nothing(asks[i].first + bad[0], state)
                 first = last
             self.metrics.stage("rank", time.perf_counter() - started)
         return answers

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from mufin.serve import samples
-from mufin.serve.answer import Answer, Ask
+from mufin.serve.answer import Ask
 from mufin.serve.body import content_type, documented, json_body, service_of
 from mufin.serve.forms import FORM, form_body
 from mufin.serve.schemas import RecommendBody
 
 router = APIRouter(prefix="/v1")
+MANY = 400  # hits; longer answers are written beside the loop
 EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
 
 
@@ -23,7 +25,7 @@ EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
     responses=samples.shown(samples.RECOMMEND),
     openapi_extra=documented(RecommendBody, EXAMPLE, **FORM),
 )
-async def recommend(request: Request) -> JSONResponse:
+async def recommend(request: Request) -> Response:
     """The best labels of one item or many."""
     started = time.perf_counter()
     service = service_of(request)
@@ -32,7 +34,7 @@ async def recommend(request: Request) -> JSONResponse:
     queries = await service.queries(body.items)
     allow = None if body.allow is None else tuple(body.allow)
     ask = Ask(queries, body.k, allow, tuple(body.deny), body.explain, body.min_probability)
-    answer: Answer = await service.batcher.ask(ask, sum(query.weight for query in queries))
+    answer = await service.recommend(ask)
     results: list[dict[str, Any]] = [{"hits": hits} for hits in answer.hits]
     if body.explain:
         results = [
@@ -41,4 +43,14 @@ async def recommend(request: Request) -> JSONResponse:
         ]
     seconds = time.perf_counter() - started
     service.metrics.stage("total", seconds)
-    return JSONResponse({"results": results, "took_ms": round(1e3 * seconds, 2), "model": answer.version})
+    facts = {"took_ms": round(1e3 * seconds, 2), "model": answer.version}
+    if sum(map(len, answer.hits)) < MANY:
+        return JSONResponse({"results": results, **facts})
+    return Response(await service.in_pool(_written, results, facts), media_type="application/json")
+
+
+def _written(results: list[dict[str, Any]], facts: dict[str, Any]) -> bytes:
+    """A long answer, one result at a time: to write all at once would stop every other thread."""
+    parts = [json.dumps(result, ensure_ascii=False, allow_nan=False) for result in results]
+    rest = json.dumps(facts)
+    return f'{{"results":[{",".join(parts)}],{rest[1:]}'.encode()

@@ -1,4 +1,4 @@
-"""Batching: requests that arrive together share one forward pass, in one of the threads that compute."""
+"""Batching: small requests share a forward pass; long ones are computed slice by slice between them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ class _Job(Generic[Ask]):
     future: asyncio.Future[Any]
     ask: Ask | None = None
     call: Callable[[], Any] | None = None
+    long: bool = False  # a slice of a long request
 
 
 class Batcher(Generic[Ask]):
-    """A bounded queue before a few threads.
+    """Two bounded queues before a few threads: small requests, and slices of long ones.
 
     A batch is a thread's fair share of all items on their way. It waits for company only where company was
     there a moment ago: up to `window` seconds, until that share has come. A lone caller never waits.
+
+    Where both queues have work, the threads alternate: a batch of small requests, then one slice of a long
+    request, the long requests taking turns. A small request never waits for more than a slice per thread.
     """
 
     def __init__(
@@ -46,14 +50,19 @@ class Batcher(Generic[Ask]):
         queue: int,
         deadline: float,
         metrics: Metrics,
+        backlog: int = 1024,
         threads: int = 1,
         prepare: Callable[[], Any] = lambda: None,
     ) -> None:
-        """`prepare` is what each thread does first."""
+        """`queue` bounds the cost of small requests, `backlog` that of long ones; threads `prepare` first."""
         self.answer, self.metrics = answer, metrics
         self.window, self.size, self.queue, self.deadline = window, size, queue, deadline
+        self.backlog = backlog
         self._jobs: deque[_Job[Ask]] = deque()
         self._waiting = self._running = 0  # items in the queue, and in the threads
+        self._long: deque[deque[_Job[Ask]]] = deque()  # the slices that each long request still has
+        self._behind = 0  # what they cost
+        self._long_next = False
         self._expected = 1.0  # items that a batch usually has
         self._changed = threading.Condition()
         self._closing = False
@@ -70,9 +79,18 @@ class Batcher(Generic[Ask]):
         """The answer to `ask`, which counts as `weight` items."""
         return await self._submit(weight, ask=ask)
 
-    async def call(self, call: Callable[[], Any]) -> Any:
+    async def ask_slices(self, slices: Sequence[tuple[Ask, int]]) -> list[Any]:
+        """The answers to the slices of a long request, each with its cost."""
+        future = asyncio.get_running_loop().create_future
+        until = time.monotonic() + self.deadline
+        return await self._in_turns([_Job(cost, until, future(), ask, long=True) for ask, cost in slices])
+
+    async def call(self, call: Callable[[], Any], weight: int = 1) -> Any:
         """What `call` returns when a thread runs it."""
-        return await self._submit(1, call=call)
+        if weight <= self.size:
+            return await self._submit(weight, call=call)
+        until, future = time.monotonic() + self.deadline, asyncio.get_running_loop().create_future()
+        return (await self._in_turns([_Job(weight, until, future, call=call, long=True)]))[0]
 
     async def close(self) -> None:
         """Answer what waits, take nothing more, and end the threads."""
@@ -85,7 +103,7 @@ class Batcher(Generic[Ask]):
     @property
     def depth(self) -> int:
         """Items that wait."""
-        return self._waiting
+        return self._waiting + self._behind
 
     async def _submit(
         self, weight: int, ask: Ask | None = None, call: Callable[[], Any] | None = None
@@ -94,10 +112,7 @@ class Batcher(Generic[Ask]):
         future = asyncio.get_running_loop().create_future()
         job = _Job(weight, now + self.deadline, future, ask, call)
         with self._changed:
-            if self._closing:
-                raise Problem(503, "the service is stopping", {"Retry-After": "5"})
-            if self._waiting and self._waiting + weight > self.queue:
-                raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
+            self._check_room(self._waiting, weight, self.queue)
             self._jobs.append(job)
             self._waiting += weight
             # A thread that waits for company need not hear of each that comes: it would hold up the next.
@@ -107,6 +122,29 @@ class Batcher(Generic[Ask]):
             return await asyncio.wait_for(future, self.deadline)
         except TimeoutError:
             raise _late() from None
+
+    async def _in_turns(self, slices: list[_Job[Ask]]) -> list[Any]:
+        cost = sum(job.weight for job in slices)
+        with self._changed:
+            self._check_room(self._behind, cost, self.backlog)
+            self._long.append(deque(slices))
+            self._behind += cost
+            self._changed.notify_all()
+        try:
+            async with asyncio.timeout(self.deadline):
+                return [await job.future for job in slices]
+        except TimeoutError:
+            raise _late() from None
+        finally:
+            for job in slices:  # nobody waits for the others after one has failed
+                if not job.future.cancel() and not job.future.cancelled():
+                    job.future.exception()
+
+    def _check_room(self, waiting: int, weight: int, most: int) -> None:
+        if self._closing:
+            raise Problem(503, "the service is stopping", {"Retry-After": "5"})
+        if waiting and waiting + weight > most:
+            raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
 
     # -- the threads -----------------------------------------------------------------------------------------
 
@@ -123,7 +161,7 @@ class Batcher(Generic[Ask]):
             with self._changed:
                 # Who is answered now may come back at once, beside those who came meanwhile.
                 self._expected = max(self._share(), 0.7 * self._expected)
-                self._running -= sum(job.weight for job in jobs)
+                self._running -= sum(job.weight for job in jobs if not job.long)
             _deliver(results)
 
     def _share(self) -> float:
@@ -138,28 +176,44 @@ class Batcher(Generic[Ask]):
         return list(zip(jobs, answers, strict=True))
 
     def _next(self) -> list[_Job[Ask]]:
-        """The jobs of the next batch, or one call; nothing when closed and done."""
+        """The jobs of the next batch, or one call or slice; nothing when closed and done."""
         with self._changed:
             while True:
-                while not self._jobs and not self._closing:
+                while not self._jobs and not self._long and not self._closing:
                     self._changed.wait()
+                if self._long and (self._long_next or not self._jobs):
+                    self._long_next = False
+                    return [self._slice()]
                 self._wait_for_company()
                 if self._jobs:
-                    break  # else another thread has taken them
-                if self._closing:
+                    self._long_next = True
+                    return self._together()
+                if self._closing and not self._long:
                     return []
-            most = min(self.size, math.ceil(self._share()))
-            taken: list[_Job[Ask]] = []
-            weight = 0
-            while self._jobs and not (taken and taken[0].call):
-                head = self._jobs[0]
-                if taken and (head.call or weight + head.weight > most):
-                    break
-                taken.append(self._jobs.popleft())
-                weight += head.weight
-            self._waiting -= weight
-            self._running += weight
-            return taken
+
+    def _slice(self) -> _Job[Ask]:
+        """The next slice of the long request whose turn it is."""
+        slices = self._long.popleft()
+        job = slices.popleft()
+        if slices:
+            self._long.append(slices)
+        self._behind -= job.weight
+        return job
+
+    def _together(self) -> list[_Job[Ask]]:
+        """Small requests that make a batch, or one call."""
+        most = min(self.size, math.ceil(self._share()))
+        taken: list[_Job[Ask]] = []
+        weight = 0
+        while self._jobs and not (taken and taken[0].call):
+            head = self._jobs[0]
+            if taken and (head.call or weight + head.weight > most):
+                break
+            taken.append(self._jobs.popleft())
+            weight += head.weight
+        self._waiting -= weight
+        self._running += weight
+        return taken
 
     def _wait_for_company(self) -> None:
         until = time.monotonic() + self.window

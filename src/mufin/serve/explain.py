@@ -17,6 +17,7 @@ from mufin.bag import Bag
 from mufin.encode.features import Groups
 from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
+from mufin.serve.cost import check_cost
 from mufin.serve.labels import row_of
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
@@ -38,7 +39,9 @@ async def explain(request: Request) -> JSONResponse:
     (query,) = await service.queries([body.item], "item")
     state = service.live.state
     row = row_of(state, body.label)
-    bag: Bag = await service.batcher.call(lambda: _bag(state, query))
+    costs = service.costs([query])
+    check_cost(costs, "item")
+    bag: Bag = await service.batcher.call(lambda: _bag(state, query), costs[0])
     facts: dict[str, Any] = await service.in_pool(_facts, state, bag, row)
     examples = [] if service.examples is None else await service.examples.nearest(bag.vector()[0], body.label)
     return JSONResponse({"query": service.descriptors(query), **facts, "examples": examples})

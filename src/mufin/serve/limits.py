@@ -17,9 +17,12 @@ class Limits:
     images_in_all: int = 64  # of a call: what the model looks at in about a second
     image_bytes: int = 10 << 20
     image_pixels: int = 40_000_000  # by the header of the file: a bomb is refused unopened
+    pixels_in_all: int = 160_000_000  # of a call: what is decoded in a few seconds
     id_chars: int = 512
     ids: int = 10_000  # in allow, in deny, among the labels of an example
     k: int = 1000
+    cost: int = 1024  # of a call, in short texts: what the model computes in two or three seconds
+    item_cost: int = 192  # of an item: an item is computed in one go, and others wait for it
     page: int = 500  # labels or items of a list
 
 
@@ -31,8 +34,8 @@ class Settings:
     """How the service answers."""
 
     window: float = 0.004  # seconds that a batch waits for company at most
-    batch: int = 32  # items that share a forward pass; 1 is no batching
-    queue: int = 256  # items that wait at most; beyond, 429
+    batch: int = 32  # cost of the items that share a forward pass; costlier requests are long
+    queue: int = 256  # cost of small requests that wait at most; beyond, 429
     deadline: float = 10.0  # seconds until a request is given up
     token: str | None = None  # who knows it may write; None: everybody on this machine may
     writable: bool = True

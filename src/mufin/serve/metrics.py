@@ -84,7 +84,7 @@ class Metrics:
             lines += _head("mufin_stage_seconds", "histogram", "Seconds a request or batch spends in a stage")
             for stage, histogram in self._stages.items():
                 lines += histogram.lines("mufin_stage_seconds", f'stage="{stage}"')
-            shared = "Items that shared a forward pass, a picture counting as three"
+            shared = "Cost of what shared a forward pass, in short texts"
             lines += _head("mufin_batch_items", "histogram", shared)
             lines += self._batches.lines("mufin_batch_items", "")
         for name, (meaning, read) in self.gauges.items():

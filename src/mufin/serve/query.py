@@ -20,7 +20,6 @@ from mufin.errors import PictureError
 from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
 
-PICTURE = 3  # a picture takes about as long as so many texts
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoders that strangers may reach
 
 
@@ -31,11 +30,6 @@ class Query:
     id: str = ""
     texts: tuple[str, ...] = ()
     images: tuple[Image.Image, ...] = ()
-
-    @property
-    def weight(self) -> int:
-        """What it costs, in texts."""
-        return 1 + PICTURE * len(self.images)
 
 
 class Decoded(Pictures):
@@ -66,6 +60,23 @@ def check_count(pictures: Iterable[Sequence[str]]) -> None:
     count = sum(map(len, pictures))
     if count > LIMITS.images_in_all:
         raise Problem(413, f"{count} pictures; at most {LIMITS.images_in_all} are looked at in one call")
+
+
+def check_pixels(images: Iterable[Sequence[str]]) -> None:
+    """Refuse more pixels than can be decoded while others wait; only the headers of the files are read."""
+    total = sum(_pixels(text) for some in images for text in some)
+    if total > LIMITS.pixels_in_all:
+        most = f"at most {LIMITS.pixels_in_all:,} are decoded in one call"
+        raise Problem(413, f"the images have {total:,} pixels together; {most}, make them smaller")
+
+
+def _pixels(text: str) -> int:
+    """Width × height by the header; 0 where there is none: decoding says what is wrong."""
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(text)), formats=FORMATS) as image:
+            return image.width * image.height
+    except Exception:  # decoders raise whatever they like
+        return 0
 
 
 def from_base64(text: str, name: str) -> bytes:

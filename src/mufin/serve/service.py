@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,17 @@ from mufin.data.images import scaled
 from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import PictureError
 from mufin.model import Mufin
-from mufin.serve.answer import Answerer, Ask
+from mufin.serve.answer import Answer, Answerer, Ask
 from mufin.serve.batching import Batcher
+from mufin.serve.cost import check_cost, cost_of, slices
 from mufin.serve.examples import Examples
 from mufin.serve.limits import LIMITS, Settings
 from mufin.serve.live import Live
 from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
-from mufin.serve.query import Query, check_count, decoded, from_base64
-from mufin.serve.schemas import QueryBody
+from mufin.serve.query import Query, check_count, check_pixels, decoded, from_base64
+from mufin.serve.schemas import ExampleBody, LabelBody, QueryBody
 from mufin.serve.shelf import Shelf
 
 SMALL = 96  # pixels, where a model has no eyes of its own: only to see that it is a picture
@@ -63,6 +64,7 @@ class Service:
             window=self.settings.window,
             size=self.settings.batch,
             queue=self.settings.queue,
+            backlog=LIMITS.cost,
             deadline=self.settings.deadline,
             metrics=self.metrics,
             threads=self.settings.threads if _shareable(model) else 1,
@@ -125,6 +127,26 @@ class Service:
         vision = self.live.state.model.embedder.vision
         return SMALL if vision is None else vision.size
 
+    def costs(self, items: Sequence[Query | QueryBody | LabelBody | ExampleBody], k: int = 0) -> list[int]:
+        """What each item costs this model."""
+        tokens = self.live.state.model.embedder.text.max_length
+        return [cost_of(item.texts, len(item.images), tokens, k) for item in items]
+
+    async def recommend(self, ask: Ask) -> Answer:
+        """The answer to a call; a long one is computed in slices, by the same model."""
+        costs = self.costs(ask.queries, ask.k)
+        check_cost(costs, "items.{}")
+        if sum(costs) <= self.batcher.size:
+            answer: Answer = await self.batcher.ask(ask, sum(costs))
+            return answer
+        state = self.live.state
+        parts = [
+            (replace(ask, queries=ask.queries[some], state=state, first=some.start), sum(costs[some]))
+            for some in slices(costs)
+        ]
+        answers: list[Answer] = await self.batcher.ask_slices(parts)
+        return Answer([hits for answer in answers for hits in answer.hits], state.version)
+
     async def in_pool(self, call: Any, *arguments: Any) -> Any:
         """Run something slow beside the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
@@ -134,12 +156,12 @@ class Service:
         if not any(body.images or body.id for body in bodies):
             return tuple(Query("", tuple(body.texts)) for body in bodies)
         check_count(body.images for body in bodies)
-        found: tuple[Query, ...] = await self.in_pool(self._queries, bodies, field)
-        return found
-
-    def _queries(self, bodies: Sequence[QueryBody], field: str) -> tuple[Query, ...]:
         with self.metrics.timed("decode"):
-            return tuple(self._query(body, f"{field}.{number}") for number, body in enumerate(bodies))
+            await self.in_pool(check_pixels, [body.images for body in bodies])
+            # One item at a time: requests that wait for the same threads take turns.
+            names = [f"{field}.{number}" for number in range(len(bodies))]
+            found = [await self.in_pool(self._query, *pair) for pair in zip(bodies, names, strict=True)]
+        return tuple(found)
 
     def _query(self, body: QueryBody, name: str) -> Query:
         if body.id is not None:

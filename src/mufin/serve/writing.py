@@ -13,9 +13,10 @@ from mufin.data.item import Item
 from mufin.model import Mufin
 from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
+from mufin.serve.cost import check_cost
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
-from mufin.serve.query import check_count
+from mufin.serve.query import check_count, check_pixels
 from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody
 from mufin.serve.security import writer
 from mufin.serve.service import Service
@@ -37,7 +38,8 @@ async def add_labels(request: Request) -> JSONResponse:
     service = service_of(request)
     body = await json_body(request, LabelsBody)
     check_count(label.images for label in body.labels)
-    items = await service.in_pool(_items, service, "labels", body.labels)
+    check_cost(service.costs(body.labels), "labels.{}")
+    items = await _items(service, "labels", body.labels)
     ids = [label.id for label in body.labels]
 
     def change(model: Mufin) -> None:  # which may have labels by now that it had not when the request came
@@ -82,7 +84,8 @@ async def add_examples(request: Request) -> JSONResponse:
             422, f"{len(body.items)} items, but labels for {len(body.labels)}; give one list an item"
         )
     check_count(item.images for item in body.items)
-    items = await service.in_pool(_items, service, "items", body.items)
+    check_cost(service.costs(body.items), "items.{}")
+    items = await _items(service, "items", body.items)
     state = await _change(service, lambda model: model.add_examples(items, body.labels))
     return JSONResponse({"added": len(items), "model": state.version}, 201)
 
@@ -101,12 +104,13 @@ async def _change(service: Service, change: Callable[[Mufin], None]) -> State:
     return await service.live.change(service.batcher, change)
 
 
-def _items(service: Service, field: str, bodies: Sequence[LabelBody | ExampleBody]) -> list[Item]:
+async def _items(service: Service, field: str, bodies: Sequence[LabelBody | ExampleBody]) -> list[Item]:
     """What is to be kept, with pictures already as small as the model reads them."""
+    await service.in_pool(check_pixels, [body.images for body in bodies])
     found = []
     for number, body in enumerate(bodies):
         name: Any = getattr(body, "id", "")
-        images = service.pictures(body.images, f"{field}.{number}")
+        images = await service.in_pool(service.pictures, body.images, f"{field}.{number}")
         item = Item(name, body.texts, images)
         if item.is_empty:
             raise Problem(422, f"{field}.{number} has nothing to look at; give a text or a picture")
