@@ -406,6 +406,27 @@ def test_examples_vote_at_once(remembering: Path) -> None:
         model.add_examples([asked, Item("e")], [["q-red"], ["q-red"]])
 
 
+def test_a_label_that_one_example_has_many_times_counts_once(remembering: Path) -> None:
+    once, often = load(remembering), load(remembering)
+    asked = Item(texts=["a zebra on a crossing"])
+    once.add_examples([asked, ASKED], [["q-red", "q-bar"], ["q-bar"]])
+    often.add_examples([asked, ASKED], [["q-bar", "q-red"] * 10_000, ["q-bar"] * 3])
+    assert often.recommend(asked, k=7) == once.recommend(asked, k=7)
+    assert torch.equal(often.labels.frequency, once.labels.frequency)
+    assert len(often.memory.labels) == len(once.memory.labels)
+
+
+def test_votes_are_bounded_whatever_a_file_holds(remembering: Path) -> None:
+    model = load(remembering)
+    listed = torch.zeros(10_000, dtype=torch.int64)
+    offsets = torch.tensor([0, len(listed)])
+    key = model.embed(ASKED).vector()
+    memory = model.memory.with_points(key, offsets, listed)
+    labels, votes = memory.votes(key, 5, 0.1)
+    assert labels[0, 0] == 0
+    assert float(votes.max()) <= 1.0
+
+
 def test_a_model_without_memory_takes_no_examples(model: Mufin) -> None:
     with pytest.raises(UsageError, match="no memory"):
         model.add_examples(ASKED, [["q-red"]])

@@ -30,6 +30,7 @@ from mufin.rank.affinity import Affinity
 from mufin.rank.fusion import PAPER_BETA, Fusion, Parts
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.lists import Lists
 from mufin.retrieve.memory import Memory
 from mufin.retrieve.shortlist import Shortlist
 
@@ -285,7 +286,10 @@ class Mufin:
         self.index = self._new_index()
 
     def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
-        """Remember these items as training points of these labels, without training: they vote at once."""
+        """Remember these items as training points of these labels, without training: they vote at once.
+
+        A label that is given to an item several times counts once.
+        """
         table = self._table(items)
         if not self.config.memory.neighbours:
             raise UsageError("this model has no memory; train with memory.neighbours = 50 or so")
@@ -295,9 +299,10 @@ class Mufin:
         device = self.labels.alive.device
         offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
         flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
+        listed = Lists(offsets, flat).unique()
         bags = self._bags(table)
-        self.memory = self.memory.with_points(bags.vectors(), offsets, flat, bags.words)
-        counts = torch.bincount(flat, minlength=len(self.labels.alive))
+        self.memory = self.memory.with_points(bags.vectors(), listed.offsets, listed.labels, bags.words)
+        counts = torch.bincount(listed.labels, minlength=len(self.labels.alive))
         self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
 
     def _bags(self, table: Items) -> PackedBags:

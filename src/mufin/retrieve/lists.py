@@ -38,6 +38,19 @@ class Lists:
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
         return Lists(offsets, torch.cat([self.labels, other.labels]))
 
+    def unique(self) -> Lists:
+        """Each label of a point once, ascending.
+
+        >>> Lists(torch.tensor([0, 3, 4]), torch.tensor([7, 2, 7, 7])).unique()
+        Lists(offsets=tensor([0, 2, 3]), labels=tensor([2, 7, 7]))
+        """
+        width = int(self.labels.max()) + 1 if len(self.labels) else 1
+        points = torch.arange(len(self.offsets) - 1, device=self.labels.device)
+        owner = torch.repeat_interleave(points, self.offsets.diff())
+        pairs = torch.unique(owner * width + self.labels)
+        counts = torch.bincount(pairs // width, minlength=len(points))
+        return Lists(F.pad(counts.cumsum(0), (1, 0)), pairs % width)
+
     def renumbered(self, new_row: Tensor) -> Lists:
         """Label rows replaced by new_row (L,), those of −1 left out; all points stay."""
         labels = new_row[self.labels]
@@ -52,7 +65,8 @@ class Lists:
     def tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels.
 
-        Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes.
+        Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes: at most 1,
+        even if a file has points with the same label many times.
         """
         if not len(self.labels) or not found.numel():
             none = torch.zeros(len(found), 0, device=self.labels.device)
@@ -66,7 +80,8 @@ class Lists:
         each = torch.arange(int(ends[-1]), device=ends.device)
         vote = torch.searchsorted(ends, each, right=True)  # whose label it is
         place = each + (first - ends + counts)[vote]
-        return _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
+        labels, votes = _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
+        return labels, votes.clamp(max=1.0)
 
 
 def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
