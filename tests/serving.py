@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.testclient import TestClient
+
+    from mufin.serve.connections import Door
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -52,14 +55,50 @@ def _listen() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@contextmanager
+def listening(model: Path, door: Door, **settings: Any) -> Iterator[uvicorn.Server]:
+    """A service in this process behind a true socket; its port is `server.port`."""
+    import threading
+
+    from mufin.serve.limits import Settings
+    from mufin.serve.run import build_service, listen, server_of
+
+    server = server_of(build_service(model, None, Settings(**settings)), door)
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            until(lambda: server.started)
+            server.port = listener.getsockname()[1]  # type: ignore[attr-defined]
+            yield server
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _few_files(most: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class Process:
     """`mufin serve` as a process."""
 
-    def __init__(self, model: Path, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Path, *options: str, env: dict[str, str] | None = None, files: int | None = None
+    ) -> None:
+        """`files` is how many it may have open at most."""
+
+        def prepare() -> None:
+            _listen()
+            if files is not None:
+                _few_files(files)
+
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mufin", "serve", str(model), "--port", "0", *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
-            preexec_fn=_listen,
+            preexec_fn=prepare,
         )  # fmt: skip
         self.said: list[str] = []
         assert self.process.stdout is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,8 +62,8 @@ def start() -> Iterator[Callable[..., Process]]:
     """Start services that are gone when the test ends."""
     started: list[Process] = []
 
-    def one(model: Path, *options: str, env: dict[str, str] | None = None) -> Process:
-        started.append(Process(model, *options, env=env))
+    def one(model: Path, *options: str, **how: Any) -> Process:
+        started.append(Process(model, *options, **how))
         return started[-1]
 
     yield one

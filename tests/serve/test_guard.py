@@ -102,6 +102,29 @@ def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
     assert_problem(client.post("/v1/recommend", content=in_pieces(), headers=headers), 413, "body")
 
 
+def test_values_are_counted_before_they_are_parsed(client: TestClient) -> None:
+    """15 MB of empty objects took seconds, and hundreds of megabytes that were never given back."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    headers = {"Content-Type": "application/json"}
+    for piece in (b"{},", b'"",', b"[[],", b"0,", b'{"":0},'):
+        body = b'{"items": [' + piece * (15_000_000 // len(piece)) + b"{}]}"
+        assert_problem(client.post("/v1/recommend", content=body, headers=headers), 413, "too many values")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "it was parsed"  # kB
+    assert ask(client, {"texts": ["[{," * 6000] * 8}).status_code == 200, "marks in texts are no values"
+
+
+def test_values_of_json_are_counted_up_to_a_bound() -> None:
+    from mufin.serve.body import count_values
+
+    assert count_values(b'{"a": [1, 2, {"b": "c, [d]"}]}', 100) == 7, "an upper bound is enough for few"
+    assert count_values(b'{"a": [1, 2, {"b": "c, [d]"}]}', 5) == 5
+    assert count_values(rb'["\\", ",[{", "\"[,"]', 3) == 3, "a quote may be escaped"
+    assert count_values(b'["' + b"," * 5000 + b'"]', 100) == 1
+    assert count_values(b'"' + b'\\"' * 100_000, 10) == 0, "a text without end"
+
+
 @pytest.mark.parametrize(
     "image",
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 
+from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
 
 if TYPE_CHECKING:
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 
 Shape = TypeVar("Shape", bound=BaseModel)
 LARGE = 1 << 16  # bytes; larger bodies are parsed beside the loop
+WINDOW = 1 << 20  # bytes
+QUOTE = ord('"')
+MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.S)  # texts as a whole; what starts a value
 
 
 def service_of(request: Request) -> Service:
@@ -34,8 +40,37 @@ async def json_body(request: Request, shape: type[Shape]) -> Shape:
     body = await request.body()
     if len(body) < LARGE:
         return shape.model_validate_json(body)
-    parsed: Shape = await service_of(request).in_pool(shape.model_validate_json, body)
+    parsed: Shape = await service_of(request).in_pool(_parsed, body, shape)
     return parsed
+
+
+def _parsed(body: bytes, shape: type[Shape]) -> Shape:
+    if count_values(body, LIMITS.values) > LIMITS.values:
+        raise Problem(413, f"the body has too many values; at most {LIMITS.values:,} are parsed")
+    return shape.model_validate_json(body)
+
+
+def count_values(body: bytes, most: int) -> int:
+    """At least how many values a JSON text has; counting ends beyond `most`.
+
+    A parser makes all values before a schema can say that they are too many.
+
+    >>> count_values(b'{"a": ["b, [c]", {}]}', 2), count_values(b"[" + b"{}," * 1000, 100) > 100
+    (3, True)
+    """
+    total = 0
+    for start in range(0, len(body), WINDOW):  # window by window: other threads go on between them
+        total += sum(body.count(mark, start, start + WINDOW) for mark in (b",", b"[", b"{"))
+        if total > most:
+            break
+    else:
+        return total
+    total = 0  # again without texts, which may have any marks
+    for found in islice(MARKS.finditer(body), 4 * most):
+        total += found[0][0] != QUOTE
+        if total > most:
+            break
+    return total
 
 
 def documented(shape: type[BaseModel], example: dict[str, Any], **others: Any) -> dict[str, Any]:

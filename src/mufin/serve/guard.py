@@ -6,10 +6,11 @@ import logging
 import time
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
+from mufin.serve.reading import Reader
 from mufin.serve.security import host_of, is_loopback
 from mufin.serve.service import Service
 
@@ -27,6 +28,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+GONE = 499  # what the log says, as others do, of clients that did not wait
 RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
@@ -49,11 +51,15 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *RAW]
             await send(message)
 
+        reader = Reader(scope, receive, self.service.bodies)
         try:
             self._check_host(scope)
-            await self.app(scope, _bounded(scope, receive), guarded)
+            await self.app(scope, reader, guarded)
         except Problem as problem:  # a body that is too long shows when it is read
             await problem.response()(scope, receive, guarded)
+        except ClientDisconnect:
+            status = GONE
+            log.debug("%s %s: the client went away", scope["method"], scope["path"])
         except Exception as error:
             log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if not begun:
@@ -61,6 +67,7 @@ class Guard:
                     scope, receive, guarded
                 )
         finally:
+            reader.release()
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.request(scope["method"], route, status)
             seconds = time.perf_counter() - started
@@ -71,25 +78,6 @@ class Guard:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if self.service.settings.local and not is_loopback(host_of(host)):
             raise Problem(421, "this service answers for localhost alone; start it with --host to open it")
-
-
-def _bounded(scope: Scope, receive: Receive) -> Receive:
-    """A body of at most so many bytes; one that says it is longer is not read at all."""
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    too_long = Problem(413, f"the body is too long; at most {LIMITS.body_bytes:,} bytes are read")
-    read = 0
-
-    async def bounded() -> Message:
-        nonlocal read
-        if length.isdigit() and int(length) > LIMITS.body_bytes:
-            raise too_long
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > LIMITS.body_bytes:
-            raise too_long
-        return message
-
-    return bounded
 
 
 def _facts(scope: Scope, status: int, seconds: float) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Limits:
     """Sizes above which a request is refused, before anything is decoded where that is possible."""
 
-    body_bytes: int = 32 << 20
+    body_bytes: int = 16 << 20  # the largest image in base64, and some texts
+    bodies_bytes: int = 64 << 20  # held at a time, of all bodies over 64 kB
+    values: int = 100_000  # in a JSON body: more are not parsed
     items: int = 64  # in one call
     texts: int = 32  # of an item
     text_chars: int = 20_000

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -14,6 +16,7 @@ from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
 from mufin.heap import settle
 from mufin.serve.app import build_app
+from mufin.serve.connections import Connection, Door, room
 from mufin.serve.limits import Settings
 from mufin.serve.packing import pack
 from mufin.serve.service import Service
@@ -45,13 +48,19 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def run(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer requests until a signal comes; what is in flight then is still answered."""
+def server_of(service: Service, door: Door) -> uvicorn.Server:
+    """The service behind a server that is not yet running."""
+    protocol: Any = partial(Connection, door)  # uvicorn calls it for each connection
     config = uvicorn.Config(
-        build_app(service), log_config=None, access_log=False, server_header=False,
+        build_app(service), http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
         timeout_graceful_shutdown=GRACE, proxy_headers=False,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    return uvicorn.Server(config)
+
+
+def run(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer requests until a signal comes; what is in flight then is still answered."""
+    server = server_of(service, Door(room()))
 
     async def serve() -> None:
         task = asyncio.create_task(server.serve([listener]))
@@ -64,5 +73,5 @@ def run(service: Service, listener: socket.socket, ready: Callable[[], None]) ->
             ready()
         await task
 
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(serve())

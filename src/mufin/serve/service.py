@@ -27,6 +27,7 @@ from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
 from mufin.serve.query import Query, check_count, check_pixels, decoded, from_base64
+from mufin.serve.reading import Bodies
 from mufin.serve.schemas import ExampleBody, LabelBody, QueryBody
 from mufin.serve.shelf import Shelf
 
@@ -56,6 +57,7 @@ class Service:
     ) -> None:
         self.settings = settings or Settings()
         self.metrics = Metrics()
+        self.bodies = Bodies()
         self.live = Live(model, folder)
         self.shelf = None if catalogue is None else Shelf(catalogue)
         self.name = folder.resolve().name
