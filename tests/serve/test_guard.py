@@ -236,8 +236,34 @@ def test_no_other_site_is_let_in(writing: TestClient) -> None:
     assert_problem(
         writing.get("/v1/model", headers={"Host": "evil.example"}), 421
     )  # a name made to point here
-    for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
+    for host in ("localhost:8000", "LOCALHOST", "127.0.0.1", "[::1]:80"):
         assert writing.get("/v1/model", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example@localhost",
+        "evil.example:x@localhost:80",
+        "localhost/evil.example",
+        "localhost?x",
+        "localhost#x",
+        "local host",
+        "localhost:80:80",
+        "localhost:",
+        "[::1",
+        "[::1]x",
+        "",
+        "localhost, evil.example",
+    ],
+)
+def test_a_host_header_is_a_host_and_a_port_alone(client: TestClient, host: str) -> None:
+    assert_problem(client.get("/v1/model", headers={"Host": host}), 400, "Host")
+
+
+def test_two_host_headers_are_refused(client: TestClient) -> None:
+    headers = [("Host", "localhost"), ("Host", "localhost")]
+    assert client.get("/v1/model", headers=headers).status_code == 400
 
 
 def test_writing_needs_the_token(model_folder: Path) -> None:
@@ -260,6 +286,17 @@ def test_writing_needs_the_token(model_folder: Path) -> None:
         assert client.post("/v1/examples", json=examples).status_code == 401
         assert client.delete("/v1/labels/new", headers=good).status_code == 200
         assert client.post("/v1/recommend", json={"items": [{"texts": ["red"]}]}).status_code == 200
+
+
+def test_a_token_may_have_any_letters(model_folder: Path) -> None:
+    label = {"labels": [{"id": "new", "texts": ["new"]}]}
+    token = "schlüssel-ключ-à"  # its last byte in UTF-8 is a space in Latin-1
+    with client_of(model_folder, token=token) as client:
+        for wrong in (token[:-1].encode(), "schlüssel".encode("latin-1"), token.encode()[:-1], b"\xff"):
+            refused = client.post("/v1/labels", json=label, headers={"Authorization": b"Bearer " + wrong})
+            assert_problem(refused, 401, "Bearer")
+        good = {"Authorization": b"Bearer " + token.encode()}
+        assert client.post("/v1/labels", json=label, headers=good).status_code == 201
 
 
 def test_open_to_others_without_a_token_nobody_writes(model_folder: Path) -> None:

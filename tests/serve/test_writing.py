@@ -64,6 +64,36 @@ def test_a_new_label_is_found_at_once_and_after_a_restart(writing: TestClient, m
     assert writing.delete("/v1/labels/zebra/1").status_code == 200
 
 
+@pytest.mark.parametrize("id", ["two\nlines", "\n", "a\r\nb/c\n"])
+def test_ids_with_line_breaks_are_found_by_path(writing: TestClient, id: str) -> None:
+    from urllib.parse import quote
+
+    label = {"id": id, "texts": ["zebra"], "images": [base64_of(picture("red", "bar"))]}
+    assert writing.post("/v1/labels", json={"labels": [label]}).status_code == 201
+    path = f"/v1/labels/{quote(id, safe='')}"
+    assert writing.get(path).json()["id"] == id
+    assert writing.get(f"{path}/image/0").headers["content-type"].startswith("image/")
+    assert writing.delete(path).json()["removed"] == [id]
+    assert writing.get(path).status_code == 404
+
+
+def test_pictures_of_labels_are_asked_for_again(writing: TestClient) -> None:
+    """An id may be given to another label at any time: a browser must not show the old picture."""
+
+    def put(colour: str) -> Any:
+        label = {**ZEBRA, "images": [base64_of(picture(colour, "bar"))]}
+        assert writing.post("/v1/labels", json={"labels": [label]}).status_code == 201
+        return writing.get("/v1/labels/zebra/1/image/0")
+
+    first = put("red")
+    assert first.headers["cache-control"] == "no-cache"
+    known = {"If-None-Match": first.headers["etag"]}
+    assert writing.get("/v1/labels/zebra/1/image/0", headers=known).status_code == 304
+    writing.delete("/v1/labels/zebra/1")
+    second = put("blue")
+    assert writing.get("/v1/labels/zebra/1/image/0", headers=known).content == second.content != first.content
+
+
 def test_what_cannot_be_written(writing: TestClient) -> None:
     def status(**label: Any) -> int:
         return writing.post("/v1/labels", json={"labels": [label]}).status_code

@@ -75,8 +75,11 @@ class Guard:
 
     def _check_host(self, scope: Scope) -> None:
         """A page elsewhere may give its own name the address of this machine; it is told from its name."""
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-        if self.service.settings.local and not is_loopback(host_of(host)):
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        host = host_of(given[0]) if len(given) == 1 else None
+        if given and host is None:
+            raise Problem(400, "send one Host header, with a name or an address and a port alone")
+        if self.service.settings.local and not is_loopback(host or ""):
             raise Problem(421, "this service answers for localhost alone; start it with --host to open it")
 
 

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from mufin.data.pictures import Pictures
 from mufin.serve import samples
 from mufin.serve.body import service_of
+from mufin.serve.ids import ANY_ID
 from mufin.serve.images import shown
 from mufin.serve.limits import LIMITS
 from mufin.serve.live import State
@@ -32,14 +33,14 @@ async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit
     return JSONResponse({"total": len(rows), "labels": shown})
 
 
-@router.get("/{id:path}/image/{n}", responses=samples.picture(), response_class=Response)
+@router.get(ANY_ID + "/image/{n}", responses=samples.picture(), response_class=Response)
 async def label_image(request: Request, id: str, n: int) -> Response:
     """A small picture of a label."""
     state = service_of(request).live.state
     return await picture(state.labels.items.pictures, row_of(state, id), n, request)
 
 
-@router.get("/{id:path}", responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
+@router.get(ANY_ID, responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
 async def one_label(request: Request, id: str) -> JSONResponse:
     """One label."""
     state = service_of(request).live.state
@@ -51,7 +52,7 @@ async def one_label(request: Request, id: str) -> JSONResponse:
 async def picture(pictures: Pictures, row: int, n: int, request: Request) -> Response:
     """The n-th image of a row, encoded again."""
     content, kind = await service_of(request).in_pool(shown, pictures, row, n)
-    return cacheable(content, kind, request, "max-age=3600")
+    return cacheable(content, kind, request, "no-cache")  # an id may be given to another label at any time
 
 
 def row_of(state: State, id: str) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 from fastapi import Request
 
 from mufin.serve.body import service_of
 from mufin.serve.problem import Problem
+
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 
 
 def is_loopback(host: str) -> bool:
@@ -24,16 +27,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def host_of(header: str) -> str:
-    """The name in a Host header.
+def host_of(header: str) -> str | None:
+    """The name or address in a Host header; None for anything but a host and a port.
 
-    >>> host_of("localhost:8000"), host_of("[::1]:8000")
-    ('localhost', '::1')
+    >>> host_of("localhost:8000"), host_of("[::1]:8000"), host_of("evil.example@localhost")
+    ('localhost', '::1', None)
     """
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    found = HOST.fullmatch(header)
+    return (found[1] or found[2]).lower() if found else None
 
 
 async def writer(request: Request) -> None:
@@ -47,8 +48,10 @@ async def writer(request: Request) -> None:
         raise Problem(403, f"this service is open to other machines and has no token: {why}")
     if settings.token is None:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), settings.token.encode()):
+    # Headers are bytes, here decoded as Latin-1: a token in UTF-8 is compared as it was sent.
+    scheme, _, given = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+    token = settings.token.encode("utf-8", "surrogateescape")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), token):
         raise Problem(
             401, "send Authorization: Bearer and the token of this service", {"WWW-Authenticate": "Bearer"}
         )

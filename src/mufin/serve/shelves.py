@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse, Response
 
 from mufin.serve import samples
 from mufin.serve.body import service_of
+from mufin.serve.ids import ANY_ID
 from mufin.serve.labels import Count, Offset, Words, picture
 from mufin.serve.problem import Problem
 from mufin.serve.shelf import Shelf
@@ -27,14 +28,14 @@ async def list_items(
     return JSONResponse({"total": len(rows), "items": shown})
 
 
-@router.get("/{id:path}/image/{n}", responses=samples.picture(), response_class=Response)
+@router.get(ANY_ID + "/image/{n}", responses=samples.picture(), response_class=Response)
 async def item_image(request: Request, id: str, n: int) -> Response:
     """A picture of an item."""
     shelf = shelf_of(request)
     return await picture(shelf.items.pictures, row_of(shelf, id), n, request)
 
 
-@router.get("/{id:path}", responses=samples.shown(samples.ITEM))
+@router.get(ANY_ID, responses=samples.shown(samples.ITEM))
 async def one_item(request: Request, id: str) -> JSONResponse:
     """One item."""
     shelf = shelf_of(request)

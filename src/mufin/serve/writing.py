@@ -14,6 +14,7 @@ from mufin.model import Mufin
 from mufin.serve import samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.cost import check_cost
+from mufin.serve.ids import ANY_ID
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
 from mufin.serve.query import check_count, check_pixels
@@ -63,7 +64,7 @@ async def remove_labels(request: Request) -> JSONResponse:
     return await _remove(service_of(request), body.ids)
 
 
-@router.delete("/labels/{id:path}", responses=samples.shown(samples.REMOVED))
+@router.delete("/labels" + ANY_ID, responses=samples.shown(samples.REMOVED))
 async def remove_label(request: Request, id: str) -> JSONResponse:
     """Remove one label."""
     return await _remove(service_of(request), [id])

@@ -28,11 +28,14 @@ export const token = {
   set: (value) => sessionStorage.setItem(TOKEN, value),
 };
 
+/** UTF-8 as a header carries it: one character per byte; others are refused by `fetch`. */
+const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+
 /** @returns {Promise<any>} the JSON of the answer, with `pending` set where it is not ready yet (202) */
 async function call(method, path, { body, signal, writes = false } = {}) {
   const headers = {};
   if (body) headers["Content-Type"] = "application/json";
-  if (writes && token.get()) headers.Authorization = `Bearer ${token.get()}`;
+  if (writes && token.get()) headers.Authorization = `Bearer ${asBytes(token.get())}`;
   let answer;
   try {
     answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
