@@ -73,7 +73,7 @@ def check_pixels(images: Iterable[Sequence[str]]) -> None:
 def _pixels(text: str) -> int:
     """Width × height by the header; 0 where there is none: decoding says what is wrong."""
     try:
-        with Image.open(io.BytesIO(base64.b64decode(text)), formats=FORMATS) as image:
+        with open_encoded(base64.b64decode(text), FORMATS) as image:
             return image.width * image.height
     except Exception:  # decoders raise whatever they like
         return 0
