@@ -33,6 +33,7 @@ STAGES = [
         "lock",
         "version",
         "tensors",
+        "temporary",
         "ragged",
         "onednn",
         "demo",

@@ -21,6 +21,7 @@ from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.temporary import beside
 
 BLOCK = 1024  # items in memory at a time
 
@@ -187,7 +188,7 @@ def _rounded(tables: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
 def _write_npy(
     blocks: Iterator[tuple[int, npt.NDArray[np.float32]]], output: Path, shape: tuple[int, int]
 ) -> None:
-    temporary = output.with_name(output.name + ".tmp")
+    temporary = beside(output)
     try:
         if shape[0]:
             array = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)

@@ -13,7 +13,9 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.formats import jsonl, parquet
 from mufin.data.item import Item
+from mufin.data.write import Format
 from mufin.errors import CatalogueError, PictureError, UsageError
 
 Folder = Callable[..., Path]
@@ -241,3 +243,25 @@ def test_the_demo_is_whole() -> None:
     assert np.asarray(train.relevance.sum(axis=0)).min() >= 2
     assert not set(train.members) & set(test.members)
     assert set(catalogue.items.table.column("category").to_pylist()) >= {"openclipart", "tabler"}
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_writing_leaves_everything_else_alone(
+    tmp_path: Path, picture: Callable[..., bytes], format: Format
+) -> None:
+    mine = [tmp_path / "shop.tmp" / "notes.txt", tmp_path / ".shop.tmp", tmp_path / f"a.{format}.tmp"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    shop(picture).write(tmp_path / "shop", format)
+    rows = pa.table({"id": ["a"]})
+    if format == "parquet":
+        parquet.write([rows], tmp_path / "a.parquet")
+    else:
+        jsonl.write(jsonl.rows(rows), tmp_path / "a.jsonl")
+    with pytest.raises(CatalogueError, match="cannot be copied"):
+        Catalogue.build([Item("a", images=["none.png"])]).write(tmp_path / "new")
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "shop", "shop.tmp", ".shop.tmp", f"a.{format}", f"a.{format}.tmp",
+    }  # fmt: skip

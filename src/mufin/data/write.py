@@ -22,6 +22,7 @@ from mufin.data.images import open_picture, suffix_of
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, NoPictures
 from mufin.errors import CatalogueError, PictureError, UsageError
+from mufin.temporary import beside
 
 Format = Literal["parquet", "jsonl"]
 SMALL = 64  # pixels: decoding a JPEG to see whether it can be decoded is quicker at a fraction
@@ -49,11 +50,10 @@ def write_folder(
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder to write into, which takes the place of `folder` when nothing went wrong."""
+    """Yield a temporary folder to write into; it becomes `folder` if nothing goes wrong."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CatalogueError("already there and not empty; choose a new folder or remove this one", folder)
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = beside(folder)
     temporary.mkdir(parents=True)
     try:
         yield temporary

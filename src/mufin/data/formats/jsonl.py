@@ -16,6 +16,7 @@ import pyarrow.json as pj
 
 from mufin.data.formats.schema import COLUMNS, REQUIRED, Kind, canonical
 from mufin.errors import CatalogueError
+from mufin.temporary import beside
 
 BLOCK = 16 << 20  # bytes; a line longer than this goes the slow way
 ROWS = 50_000  # rows turned into Arrow at a time in the slow way
@@ -67,7 +68,7 @@ def lines_of(path: Path, rows: Sequence[int], bad: Container[int] = ()) -> list[
 
 def write(rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Write one object a line, without its empty fields; the file appears only when it is whole."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = beside(path)
     try:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
             for row in rows:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from mufin.data.formats.schema import Kind, canonical
 from mufin.errors import CatalogueError
+from mufin.temporary import beside
 
 LAZY_BYTES = 1 << 30  # pictures beyond this stay on disk
 
@@ -57,7 +58,7 @@ def keeps_pictures(path: Path, most: int | None = None) -> bool:
 
 def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
     """Write tables of one schema one after another; the file appears only when it is whole."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = beside(path)
     writer: pq.ParquetWriter | None = None
     try:
         for table in tables:
