@@ -8,7 +8,6 @@ MM     ASIN, title, images (addresses), also_buy
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.formats import lines, literal
+from mufin.data.formats import lines, literal, vetted
 from mufin.data.formats.schema import STRING, STRINGS, lists
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
@@ -68,8 +67,8 @@ def dialect_of(path: Path) -> tuple[Dialect, lines.Form]:
     for line in lines.first_lines(path):
         for form in FORMS:
             try:
-                row = json.loads(literal.evaluated(line) if form == "literal" else line)
-            except (ValueError, RecursionError):
+                row = vetted.loads(literal.evaluated(line) if form == "literal" else line)
+            except ValueError:
                 continue
             if isinstance(row, dict):
                 return _dialect(set(row), form, path), form

@@ -119,7 +119,7 @@ def import_amazon(
     with new_folder(folder) as temporary:
         spool = Spool(temporary)
         spool.fill(table for path in sources for table in products(path, faults, progress))
-        if not spool.keys:
+        if not any(map(len, spool.keys)):
             raise CatalogueError("no product in it that can be used", sources[0])
         imported = _convert(spool, temporary, curation, progress)
         spool.remove()

@@ -54,6 +54,14 @@ def find(folder: Path) -> dict[str, Path]:
     return found
 
 
+def is_file(path: Path) -> bool:
+    """As `path.is_file()`, but False instead of an error for a name that is too long for a file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def part(path: Path) -> Part | None:
     """The file as a part of a catalogue; None when its columns are none of ours."""
     names = jsonl.columns(path) if path.suffix == ".jsonl" else parquet.columns(path)

@@ -14,12 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
+from mufin.data.formats import vetted
 from mufin.data.formats.schema import COLUMNS, REQUIRED, Kind, canonical
 from mufin.errors import CatalogueError
 from mufin.temporary import beside
 
 BLOCK = 16 << 20  # bytes; a line longer than this goes the slow way
 ROWS = 50_000  # rows turned into Arrow at a time in the slow way
+REFUSED = (pa.ArrowException, OSError, ValueError)  # what Arrow and the look before it raise
 
 Report = Callable[[str, int], None]
 
@@ -28,7 +30,7 @@ def columns(path: Path) -> list[str]:
     """The keys of the first object; a file without one counts as a split, whose reader says what is wrong."""
     for _, text in _lines(path, lambda message, line: None):
         try:
-            row = json.loads(text)
+            row = vetted.loads(text)
         except ValueError:
             break
         return list(row) if isinstance(row, dict) else ["id", "labels"]
@@ -44,11 +46,31 @@ def read(path: Path, kind: Kind) -> pa.Table:
     return canonical(scan(path, kind, stop), kind, path)
 
 
+def read_any(path: Path) -> pa.Table:
+    """The table of a file with columns of any names and types, each of one type; a bad line is named."""
+
+    def stop(message: str, line: int) -> None:
+        raise CatalogueError(message, path, line)
+
+    try:
+        return _fast(path, {})
+    except REFUSED as error:
+        for line, text in _lines(path, stop):
+            try:
+                _row(text, {}, ())
+            except ValueError as trouble:
+                stop(str(trouble), line)
+        reason = str(error).strip().partition("\n")[0]
+        raise CatalogueError(
+            f"not readable as JSON lines ({reason}); give each column one type", path
+        ) from None
+
+
 def scan(path: Path, kind: Kind, report: Report) -> pa.Table:
     """The table of the good lines of a file; `report(message, line)` hears of the others."""
     try:
-        table = _fast(path, kind)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        table = _fast(path, COLUMNS[kind])
+    except REFUSED:
         table = _slow(path, kind, report)
     optional = [name for name in table.column_names if name not in REQUIRED[kind]]
     return table.drop_columns([n for n in optional if table.column(n).null_count == table.num_rows])
@@ -85,9 +107,9 @@ def rows(table: pa.Table) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _fast(path: Path, kind: Kind) -> pa.Table:
+def _fast(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:
     """Arrow's own parser, with our columns in their types and the rest as found."""
-    known = pa.schema(list(COLUMNS[kind].items()))
+    known = pa.schema(list(columns.items()))
     table = _arrow(path, known)
     others = [field for field in table.schema if field.name not in known.names]
     dates = [field.with_type(_as_text(field.type)) for field in others if _as_text(field.type) != field.type]
@@ -96,12 +118,17 @@ def _fast(path: Path, kind: Kind) -> pa.Table:
 
 
 def _arrow(path: Path, schema: pa.Schema) -> pa.Table:
-    table = pj.read_json(
-        path,
-        read_options=pj.ReadOptions(block_size=BLOCK),
-        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
-    )
+    with path.open("rb") as file:
+        lines = vetted.VettedLines(file)
+        table = pj.read_json(
+            lines,
+            read_options=pj.ReadOptions(block_size=BLOCK),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+        )
+    vetted.check_types(table.schema)
     table.validate(full=True)  # the parser lets bytes that are not UTF-8 through
+    if table.num_rows != lines.count:
+        raise ValueError("several objects on one line")
     return table
 
 
@@ -151,11 +178,9 @@ def _lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
 def _row(text: str, known: dict[str, pa.DataType], required: tuple[str, ...]) -> dict[str, Any]:
     """One line as a dictionary with our columns in their types; ValueError says what is wrong with it."""
     try:
-        row = json.loads(text)
+        row = vetted.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise ValueError("not usable: nested too deeply") from None
     if not isinstance(row, dict):
         raise ValueError(f'found {type(row).__name__}, expected an object such as {{"id": …}}')
     if "\\ud" in text.lower() and not _encodes(row):

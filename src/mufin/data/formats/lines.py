@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mufin.data.formats import literal
+from mufin.data.formats import literal, vetted
 from mufin.data.report import Problem
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
@@ -125,7 +125,7 @@ class _Block:
             return
         try:
             yield _arrow(text, self.schema)
-        except (pa.ArrowException, UnicodeDecodeError):
+        except (pa.ArrowException, ValueError):
             lines, originals = text.rstrip(b"\n").split(b"\n"), raw.rstrip(b"\n").split(b"\n")
             if len(lines) == 1:
                 yield from self._mended(originals[0], first)
@@ -141,24 +141,26 @@ class _Block:
             row = _object(literal.evaluated(line) if self.form == "literal" else line)
             plain = {field.name: _as(row.get(field.name), field.type, field.name) for field in self.schema}
             yield pa.Table.from_pylist([plain], self.schema)
-        except (ValueError, pa.ArrowException, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            self.faults.add(self.file, f"{reason}; the line is left out", number)
+        except (ValueError, pa.ArrowException) as error:
+            self.faults.add(self.file, f"{error}; the line is left out", number)
 
 
 def _arrow(text: bytes, schema: pa.Schema) -> pa.Table:
+    count = vetted.vet(text)
     table = pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
         parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
     table.validate(full=True)  # the parser lets bytes that are not UTF-8 through
+    if table.num_rows != count:
+        raise ValueError("several objects on one line")
     return table.select(schema.names)
 
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8-sig"))
+        row = vetted.loads(line.decode("utf-8-sig"))
         json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no character
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg})") from None
@@ -180,7 +182,7 @@ def _as(value: Any, wanted: pa.DataType, name: str) -> Any:
         if isinstance(value, dict):
             return {field.name: _as(value.get(field.name), field.type, name) for field in wanted}
     elif pa.types.is_integer(wanted):
-        if isinstance(value, int):
+        if isinstance(value, int) and abs(value) < 1 << 63:
             return value
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc_csv
-import pyarrow.json as pj
 
 from mufin.data.catalogue import Catalogue, check_ids
 from mufin.data.decoding import read_file
-from mufin.data.formats import parquet
-from mufin.data.formats.files import Part
+from mufin.data.formats import jsonl, parquet
+from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.lines import Faults
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
 from mufin.data.imported import Imported, note, statistics
@@ -106,10 +105,7 @@ def read_table(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
         case ".csv" | ".tsv":
             return _csv(path, wanted, faults)
         case ".jsonl":
-            try:
-                table = pj.read_json(path)
-            except pa.ArrowException as error:
-                raise CatalogueError(f"not readable as JSON lines ({error})", path) from None
+            table = jsonl.read_any(path)
             _check(wanted, table.column_names, path)
             return table.select(wanted)
         case _:
@@ -136,8 +132,20 @@ def _csv(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
             column_types=dict.fromkeys(wanted, STRING), include_columns=wanted, strings_can_be_null=True
         )
         return pc_csv.read_csv(path, options, form, kinds)
-    except pa.ArrowException as error:
-        raise CatalogueError(f"not readable as a table ({error}); save it as UTF-8 CSV", path) from None
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> CatalogueError:
+    """The error of a CSV file that Arrow refuses, with the line of the first byte that is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as wrong:
+                message = f"byte {wrong.start + 1} of the line is not UTF-8; save the file as UTF-8"
+                return CatalogueError(message, path, number)
+    return CatalogueError(f"not readable as a table ({error}); save it as UTF-8 CSV", path)
 
 
 def _check(wanted: list[str], names: list[str], path: Path | str) -> None:
@@ -220,7 +228,7 @@ class _Builder:
                         urls.append(text)
                     elif text:
                         path = Path(text) if folder is None else inside(folder / text, str(folder))
-                        if path.is_file():
+                        if is_file(path):
                             images.append(path)
                         else:
                             self.missing.append(text)
