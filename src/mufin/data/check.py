@@ -221,7 +221,7 @@ def _troubles(batch: list[Encoded | PictureError], decode: bool) -> list[str | N
     def trouble(picture: Encoded | PictureError) -> str | None:
         if isinstance(picture, PictureError):
             return str(picture)
-        if isinstance(picture, Path) and not picture.is_file():
+        if isinstance(picture, Path) and not files.is_file(picture):
             return MISSING
         try:
             if decode:

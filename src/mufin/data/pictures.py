@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mufin.data.formats.parquet import explained
 from mufin.data.formats.schema import canonical
 from mufin.data.paths import inside
 
@@ -124,7 +125,8 @@ class StoredPictures(Pictures):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.source = pa.memory_map(str(path))  # stays readable when a newer file takes its place
-        metadata = pq.ParquetFile(self.source).metadata
+        with explained(path):
+            metadata = pq.ParquetFile(self.source).metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.groups: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
@@ -146,7 +148,9 @@ class StoredPictures(Pictures):
         with self._lock:
             held = self.groups.get(group)
             if held is None:
-                table = pq.ParquetFile(self.source).read_row_group(group, columns=["id", "images"])
+                with explained(self.path):
+                    table = pq.ParquetFile(self.source).read_row_group(group, columns=["id", "images"])
+                    table.validate(full=True)
                 held = canonical(table, "items", self.path).column("images")
                 self.groups[group] = held
                 while len(self.groups) > GROUPS_IN_MEMORY:

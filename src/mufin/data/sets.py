@@ -71,7 +71,7 @@ def read_questions(part: Part, items: Items) -> Questions:
     if len(wrong):
         raise part.error(f"answer {answer[wrong[0]]} is no index into {width} choices", int(wrong[0]))
     query = [queries[start:stop] for start, stop in pairwise(starts)]
-    return Questions(query, choices.reshape(-1, width), np.asarray(answer, np.int64))
+    return Questions(query, choices.reshape(len(counts), width), np.asarray(answer, np.int64))
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:

@@ -7,14 +7,15 @@ with a `dataset_dict.json`.
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.formats import vetted
+from mufin.data.formats.files import is_file
 from mufin.data.formats.table import Columns, Named, from_tables
 from mufin.errors import CatalogueError, UsageError
 
@@ -35,29 +36,55 @@ def read_dataset(source: object, columns: Columns) -> Catalogue:
 
 def _folder(folder: Path) -> list[Named]:
     if (folder / "dataset_dict.json").is_file():
-        splits = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
-        return [_saved(str(name), folder / str(name)) for name in splits]
+        names = _names(folder / "dataset_dict.json", lambda value: value["splits"])
+        return [_saved(name, folder / name) for name in names]
     return [_saved(None, folder)]
 
 
-def _saved(name: str | None, folder: Path) -> Named:
+def _names(path: Path, inside: Callable[[Any], Iterable[Any]]) -> list[str]:
+    """The names of files or folders in a JSON file of a saved dataset; each lies beside that file."""
     try:
-        files = [one["filename"] for one in json.loads((folder / "state.json").read_bytes())["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        names = [str(name) for name in inside(vetted.loads(path.read_bytes()))]
+        if any(name != Path(name).name or not name.isprintable() for name in names):
+            raise ValueError("a name that is none of a file")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = (
+            f"cannot be used ({type(error).__name__}: {error}); save the dataset again with save_to_disk"
+        )
+        raise CatalogueError(message, path) from None
+    return names
+
+
+def _saved(name: str | None, folder: Path) -> Named:
+    state = folder / "state.json"
+    if not is_file(state):
         message = "no dataset here; expected the folder of save_to_disk, with state.json or dataset_dict.json"
-        raise CatalogueError(message, folder) from None
-    tables = []
-    for file in files:
-        path = folder / Path(str(file)).name
-        try:
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-                tables.append(reader.read_all())
-        except (pa.ArrowException, OSError) as error:
-            raise CatalogueError(f"not readable as Arrow ({error})", path) from None
+        raise CatalogueError(message, folder)
+    tables = [
+        _arrow(folder / file)
+        for file in _names(state, lambda value: [one["filename"] for one in value["_data_files"]])
+    ]
     if not tables:
         raise CatalogueError("no rows in it", folder)
-    table = pa.concat_tables(tables)
-    return Named(name, table, folder, _classes(_features(table)))
+    try:
+        table = pa.concat_tables(tables)
+        return Named(name, table, folder, _classes(_features(table)))
+    except (pa.ArrowException, ValueError) as error:
+        message = f"its files do not fit together ({error}); save the dataset again with save_to_disk"
+        raise CatalogueError(message, folder) from None
+
+
+def _arrow(path: Path) -> pa.Table:
+    """The table of a file, with offsets and texts that were looked at."""
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        vetted.check_types(table.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        message = f"not readable as Arrow ({error}); save the dataset again with save_to_disk"
+        raise CatalogueError(message, path) from None
+    return table
 
 
 def _named(name: str | None, source: Any) -> Named:
@@ -88,7 +115,9 @@ def _plain(value: Any) -> Any:
 def _features(table: pa.Table) -> Mapping[str, Any]:
     """The features that the library writes into the schema of its files."""
     raw = (table.schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(raw).get("info", {}).get("features", {})
+    features: Any = vetted.loads(raw)
+    for name in ("info", "features"):
+        features = features.get(name, {}) if isinstance(features, Mapping) else {}
     return features if isinstance(features, Mapping) else {}
 
 

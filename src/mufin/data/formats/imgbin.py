@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import binascii
 import mmap
-import zipfile
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from scipy.sparse import csr_matrix, load_npz
+from scipy.sparse import csr_array, csr_matrix, load_npz
 
 from mufin.data.pictures import Encoded, Pictures
 from mufin.data.report import Problem
 from mufin.errors import CatalogueError
+
+LARGEST = 1 << 62  # bytes; no file is larger
 
 
 class BinPictures(Pictures):
@@ -70,17 +71,26 @@ def find(folder: Path, name: str, ids: pa.ChunkedArray, problems: list[Problem])
 
 def _indexed(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     try:
-        matrix = csr_matrix(load_npz(path))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise CatalogueError(f"not a sparse matrix of scipy ({error}); download it again", path) from None
+        matrix = load_npz(path)
+        if not isinstance(matrix, csr_matrix | csr_array) or matrix.data.dtype.kind not in "iuf":
+            raise ValueError("expected CSR of numbers")
+    except Exception as error:  # damaged headers of arrays end in a dozen kinds of exception
+        reason = str(error)[:100] or type(error).__name__
+        raise CatalogueError(f"not a sparse matrix of scipy ({reason}); download it again", path) from None
     if matrix.shape[0] != rows:
         raise CatalogueError(
             f"{matrix.shape[0]:,} rows, but there are {rows:,} {path.name.split('.')[0]} rows", path
         )
-    matrix.sort_indices()
-    real = matrix.data > 0
-    starts = np.concatenate([[0], np.cumsum(real)])[matrix.indptr]
-    return starts.astype(np.int64), matrix.data[real].astype(np.int64) - 1
+    starts, data = matrix.indptr.astype(np.int64), matrix.data
+    if starts[0] != 0 or starts[-1] != len(data) or (starts[1:] < starts[:-1]).any():
+        raise CatalogueError("row offsets that are not in order; download it again", path)
+    if not ((data >= 0) & (data < LARGEST)).all():
+        raise CatalogueError("offsets that are no places in a file; download it again", path)
+    # Sorted here: scipy's own sorting trusts the row offsets, and its full check of them can overflow.
+    owners = np.repeat(np.arange(rows), np.diff(starts))
+    places = data[np.lexsort((matrix.indices, owners))].astype(np.int64)
+    real = places > 0
+    return np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int64), places[real] - 1
 
 
 def _scanned(path: Path, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ LAZY_BYTES = 1 << 30  # pictures beyond this stay on disk
 
 def columns(path: Path) -> list[str]:
     """The names of the columns, from the footer alone."""
-    with _explained(path):
+    with explained(path):
         return list(pq.ParquetFile(path).schema_arrow.names)
 
 
@@ -27,7 +27,7 @@ def read(path: Path, kind: Kind) -> pa.Table:
     names = columns(path)
     if kind == "items" and keeps_pictures(path):
         names.remove("images")
-    with _explained(path):
+    with explained(path):
         table = pq.ParquetFile(path).read(columns=names)
         table.validate(full=True)  # reading does not look whether strings are UTF-8
     return canonical(table, kind, path)
@@ -35,25 +35,23 @@ def read(path: Path, kind: Kind) -> pa.Table:
 
 def read_columns(path: Path, names: list[str]) -> pa.Table:
     """Some columns of any file, as they are."""
-    with _explained(path):
+    with explained(path):
         table = pq.ParquetFile(path).read(columns=names)
         table.validate(full=True)
     return table
 
 
 def keeps_pictures(path: Path, most: int | None = None) -> bool:
-    """True when the pictures stay in the file: they are more than `most` bytes, else LAZY_BYTES."""
-    with _explained(path):
+    """True when the pictures stay in the file: its data is more than `most` bytes, by default LAZY_BYTES."""
+    with explained(path):
         file = pq.ParquetFile(path)
         schema, metadata = file.schema_arrow, file.metadata
         if "images" not in schema.names or "binary" not in str(schema.field("images").type):
             return False
+        # Of whole row groups, texts included: pyarrow aborts the process over a damaged column chunk.
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        chunks = [group.column(j) for group in groups for j in range(group.num_columns)]
-        ours = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == "images"]
-        return int(sum(chunk.total_uncompressed_size for chunk in ours)) > (
-            LAZY_BYTES if most is None else most
-        )
+        size = sum(int(group.total_byte_size) for group in groups)
+        return size > (LAZY_BYTES if most is None else most)
 
 
 def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
@@ -73,7 +71,7 @@ def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Every way in which Arrow fails on a file, as a CatalogueError that names it."""
     try:
         yield

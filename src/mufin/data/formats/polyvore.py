@@ -11,7 +11,6 @@ The right answer is the one out of the question's own set.
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from mufin.data.catalogue import Catalogue
-from mufin.data.formats.files import Part
+from mufin.data.formats import vetted
+from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import STRING, STRINGS
 from mufin.data.imported import Imported, note, statistics
 from mufin.data.items import Items
@@ -75,10 +75,12 @@ def audit(
 
 def _read(path: Path, kind: type) -> Json:
     try:
-        value = json.loads(path.read_bytes())
+        value = vetted.loads(path.read_bytes())
     except FileNotFoundError:
         raise CatalogueError("no such file; expected the unpacked polyvore_outfits", path) from None
-    except (ValueError, RecursionError) as error:
+    except OSError as error:
+        raise CatalogueError(f"cannot be read: {error.strerror}", path) from None
+    except ValueError as error:
         line = getattr(error, "lineno", None)
         raise CatalogueError(f"not JSON ({error}); unpack it again", path, line) from None
     if not isinstance(value, kind):
@@ -148,9 +150,7 @@ def _items(used: list[str], metadata: Json, folder: Path, problems: list[Problem
     unknown = [item for item in used if not isinstance(metadata.get(item), dict)]
     note(problems, "item without metadata", "polyvore_item_metadata.json", unknown, len(unknown))
     rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
-    images = [
-        [f"images/{item}.jpg"] if (folder / "images" / f"{item}.jpg").is_file() else [] for item in used
-    ]
+    images = [[f"images/{item}.jpg"] if is_file(folder / "images" / f"{item}.jpg") else [] for item in used]
     lacking = [item for item, row in zip(used, images, strict=True) if not row]
     note(problems, "item without a picture in images/", "images", lacking, len(lacking))
     texts = [[text for text in (_title(row), _text(row, "description")) if text] for row in rows]

@@ -168,15 +168,13 @@ def read_pairs(path: Path) -> tuple[np.ndarray, np.ndarray]:
         for number, line in enumerate(file, start=2):
             try:
                 found = [int(pair.partition(b":")[0]) for pair in line.split()]
-            except ValueError:
+                rows.append(np.asarray(found, np.int64))
+            except (ValueError, OverflowError):
                 raise CatalogueError("not of the form `label:1.0 label:1.0 …`", path, number) from None
             counts.append(len(found))
-            rows.append(np.asarray(found, np.int64))
-    if len(header) != 2 or int(header[0]) != len(counts):
-        raise CatalogueError(
-            f"first line says {b' '.join(header).decode(errors='replace')!r}, found {len(counts)} points",
-            path,
-        )
+    if len(header) != 2 or header[0].lstrip(b"0") != (b"%d" % len(counts)).lstrip(b"0"):
+        said = b" ".join(header)[:40].decode(errors="replace")
+        raise CatalogueError(f"first line says {said!r}, found {len(counts)} points", path, 1)
     flat = np.concatenate([np.zeros(0, np.int64), *rows])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), flat
 
