@@ -176,26 +176,24 @@ def test_closing_answers_what_waits_and_takes_nothing_more() -> None:
 
 
 def test_a_small_request_waits_for_one_slice_of_a_long_one() -> None:
-    slow = Slow(0.02)
+    slow = Slow(0.05)
 
-    async def main() -> tuple[list[int], list[int], float]:
-        batcher = made(slow)
-        long = asyncio.ensure_future(batcher.ask_slices([(n, 8) for n in range(100, 120)]))
-        await asyncio.sleep(0.03)
-        started = time.monotonic()
-        small = [await batcher.ask(n, 1) for n in range(5)]
-        seconds = time.monotonic() - started
+    async def main() -> tuple[list[int], list[int]]:
+        batcher = made(slow, size=1)
+        long = asyncio.ensure_future(batcher.ask_slices([(n, 8) for n in range(100, 110)]))
+        while not slow.batches:
+            await asyncio.sleep(0.001)
+        small = await asyncio.gather(*(batcher.ask(n, 1) for n in range(4)))
         found = await long
         await batcher.close()
-        return found, small, seconds
+        return found, small
 
-    found, small, seconds = asyncio.run(main())
-    assert found == [2 * n for n in range(100, 120)]
-    assert small == [2 * n for n in range(5)]
+    found, small = asyncio.run(main())
+    assert found == [2 * n for n in range(100, 110)]
+    assert small == [2 * n for n in range(4)]
     order = [batch[0] for batch in slow.batches]
-    last = order.index(4)
-    assert last < 13, f"five small requests waited for {last - 4} slices"
-    assert seconds < 0.4, "all slices together take as long"
+    first, last = order.index(0), order.index(3)
+    assert last - first == 6, f"slices and small requests do not alternate: {order}"
 
 
 def test_long_requests_take_turns_and_leave_room_for_small_ones() -> None:
