@@ -45,8 +45,8 @@ def _names(path: Path, inside: Callable[[Any], Iterable[Any]]) -> list[str]:
     """The names of files or folders in a JSON file of a saved dataset; each lies beside that file."""
     try:
         names = [str(name) for name in inside(vetted.loads(path.read_bytes()))]
-        if any(name != Path(name).name or not name.isprintable() for name in names):
-            raise ValueError("a name that is none of a file")
+        if any(name in ("", "..") or name != Path(name).name or not name.isprintable() for name in names):
+            raise ValueError("a name that is none of a file beside it")
     except (OSError, ValueError, KeyError, TypeError) as error:
         message = (
             f"cannot be used ({type(error).__name__}: {error}); save the dataset again with save_to_disk"
@@ -62,7 +62,9 @@ def _saved(name: str | None, folder: Path) -> Named:
         raise CatalogueError(message, folder)
     tables = [
         _arrow(folder / file)
-        for file in _names(state, lambda value: [one["filename"] for one in value["_data_files"]])
+        for file in _names(
+            state, lambda value: [Path(str(one["filename"])).name for one in value["_data_files"]]
+        )
     ]
     if not tables:
         raise CatalogueError("no rows in it", folder)
