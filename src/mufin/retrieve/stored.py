@@ -25,19 +25,17 @@ def read_faiss(path: Path, shape: tuple[int, int]) -> Any:
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
-        reason = str(error).splitlines()[0][-200:]
-        raise ModelError(f"{path} is no faiss index that can be read ({reason}): train again") from None
+        raise ModelError(f"{path} is no faiss index that can be read: build the index again") from error
     if (index.ntotal, index.d) != shape:
         raise ModelError(
-            f"{path} holds ({index.ntotal}, {index.d}) vectors, but the entries are {shape}: train again"
+            f"{path} holds ({index.ntotal}, {index.d}) vectors, but the entries are {shape}: "
+            "build the index again"
         )
     sound = isinstance(index, faiss.IndexHNSWSQ | faiss.IndexPreTransform) and index.metric_type == 0
     if sound and index.ntotal:
         sound = _is_graph(index) if isinstance(index, faiss.IndexHNSWSQ) else _is_lists(index, path)
     if not sound:
-        raise ModelError(
-            f"{path} is no index that mufin makes, or a damaged one: copy the folder again or train again"
-        )
+        raise ModelError(f"{path} is no index that mufin makes, or a damaged one: build the index again")
     return index
 
 
