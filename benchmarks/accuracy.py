@@ -103,8 +103,12 @@ class Job:
     seed: int
 
     def part(self, keep: Path) -> Path:
-        """Its figures; what it keeps of each point lies beside them as .npz."""
+        """Its figures; what it keeps of each point lies beside them."""
         return keep / self.task / f"{slug(self.row)}-{self.seed}.json"
+
+    def points(self, keep: Path) -> Path:
+        """What it keeps of each point; earlier versions kept something else as .npz."""
+        return self.part(keep).with_suffix(".points.npz")
 
 
 def slug(row: str) -> str:
@@ -149,7 +153,7 @@ def measure(job: Job, catalogue: Catalogue, keep: Path, device: str) -> Run:
         labels, probability = predictions.labels, predictions.probability
         facts["ms_per_point"] = predictions.ms_per_point
     kept = Kept.of(labels, test.relevance, train.relevance, probability)
-    kept.save(job.part(keep).with_suffix(".npz"))
+    kept.save(job.points(keep))
     figures = metrics.evaluate(labels, test.relevance, metrics.propensities(train.relevance))
     return facts | figures | kept.figures()
 
@@ -255,7 +259,7 @@ def compare(results: Results, keep: Path) -> None:
 
     def points(row: str) -> list[Kept]:
         paths = [
-            Job("test", row, run["seed"]).part(keep).with_suffix(".npz")
+            Job("test", row, run["seed"]).points(keep)
             for run in results.runs("test", row)
             if "seed" in run and "failed" not in run
         ]

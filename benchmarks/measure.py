@@ -1,7 +1,7 @@
 """What `accuracy.py` measures beyond `mufin.metrics`: tail labels, calibration, paired differences, leaks.
 
-A row of the benchmark keeps, point by point, what happened at the first ten places; every figure here is
-computed from that, so that two rows can be compared without running either again.
+A row of the benchmark keeps some metrics per test point, and what happened at its first ten places, so that
+two rows can be compared without running either again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, metrics
+from mufin.calibration import expected_calibration_error
+from mufin.evaluate.bootstrap import paired
+from mufin.metrics import Pointwise
 
 TOP = 10
 TAIL = 5  # a tail label has at most this many training points
-RESAMPLES = 10_000
+COMPARED = ("P@1", "P@5", "R@10")
 
 
 @dataclass(frozen=True)
 class Kept:
     """The first ten places of every test point."""
 
-    hits: np.ndarray  # (n, 10) bool
-    relevant: np.ndarray  # (n,) how many labels are relevant
+    metrics: np.ndarray  # (n, 3) those of COMPARED, between 0 and 1
     tail: np.ndarray  # (n,) share of its tail labels among the ten, NaN for a point without one
+    hits: np.ndarray  # (n, 10) bool
     probability: np.ndarray  # (n, 10), NaN where the method gives none or there is no label
 
     @classmethod
@@ -41,13 +44,8 @@ class Kept:
         if probability is None:
             probability = np.full(top.shape, np.nan)
         given = np.where(top >= 0, probability[:, :TOP], np.nan).astype(np.float32)
-        return cls(hits, judged.relevant, tail_recall(top, truth, train), given)
-
-    def values(self) -> dict[str, np.ndarray]:
-        """P@1, P@5 and R@10 of each point, in percent."""
-        share = self.hits.sum(axis=1) / np.maximum(self.relevant, 1)
-        each = {"P@1": self.hits[:, 0], "P@5": self.hits[:, :5].mean(axis=1), "R@10": share}
-        return {name: 100.0 * value for name, value in each.items()}
+        reached = metrics.pointwise(top, truth).only(*COMPARED).reached
+        return cls(reached, tail_recall(top, truth, train), hits, given)
 
     def figures(self) -> dict[str, float]:
         """The figures of a row that `mufin.metrics.evaluate` does not have."""
@@ -56,7 +54,7 @@ class Kept:
             given = ~np.isnan(self.probability[:, :places])
             if given.any():
                 chosen = self.probability[:, :places][given], self.hits[:, :places][given]
-                found[name] = expected_calibration_error(*chosen)
+                found[name] = round(expected_calibration_error(*chosen), 6)
         return found
 
     def save(self, path: Path) -> None:
@@ -73,7 +71,7 @@ class Kept:
 
 
 def tail_recall(labels: np.ndarray, truth: csr_matrix, train: csr_matrix) -> np.ndarray:
-    """Recall of each point's tail labels among `labels` (n, k), NaN for a point that has none.
+    """R@10 of each point among its tail labels alone, NaN for a point that has none.
 
     >>> train = csr_matrix(np.array([[1, 0]] * 6, dtype=bool))  # label 0 is seen 6 times, label 1 never
     >>> truth = csr_matrix(np.array([[1, 1], [1, 0], [0, 1]], dtype=bool))
@@ -81,48 +79,20 @@ def tail_recall(labels: np.ndarray, truth: csr_matrix, train: csr_matrix) -> np.
     [1.0, nan, 0.0]
     """
     rare = np.bincount(train.indices, minlength=train.shape[1]) <= TAIL  # (L,)
-    judged = metrics.judge(labels, truth)
-    found = np.bincount(judged.rows[rare[judged.labels]], minlength=judged.n)
-    owner = np.repeat(np.arange(judged.n), judged.relevant)
-    wanted = np.bincount(owner[rare[judged.truth.indices]], minlength=judged.n)
-    return np.divide(found, wanted, out=np.full(judged.n, np.nan), where=wanted > 0)
+    tail = csr_matrix(truth.multiply(rare), dtype=bool)
+    tail.eliminate_zeros()
+    recall = metrics.pointwise(labels, tail).only("R@10").reached[:, 0]
+    return np.where(np.diff(tail.indptr) > 0, recall, np.nan)
 
 
-def expected_calibration_error(probability: np.ndarray, relevant: np.ndarray, bins: int = 15) -> float:
-    """Σ over bins of equal width of |share relevant − mean probability| · share of all; both arrays flat.
-
-    >>> expected_calibration_error(
-    ...     np.array([0.9, 0.9, 0.1]), np.array([True, False, False])
-    ... )  # (0.8 + 0.1) / 3
-    0.3
-    """
-    number = np.minimum((probability * bins).astype(np.int64), bins - 1)
-    gap = np.bincount(number, relevant.astype(np.float64) - probability, minlength=bins)
-    return round(float(np.abs(gap).sum() / len(probability)), 6)
-
-
-def paired_difference(ours: list[Kept], theirs: list[Kept], seed: int = 0) -> dict[str, list[float]]:
+def paired_difference(ours: list[Kept], theirs: list[Kept]) -> dict[str, list[float]]:
     """[mean, low, high] of ours − theirs in points: 95 % of the bootstrap over test points.
 
     Several seeds of a row are averaged point by point first, so that what is drawn anew is the test set.
     """
-    n = len(ours[0].relevant)
-    draws = np.random.default_rng(seed)
-    gaps = {
-        name: np.mean([kept.values()[name] for kept in ours], axis=0)
-        - np.mean([kept.values()[name] for kept in theirs], axis=0)
-        for name in ours[0].values()
-    }
-    stacked = np.stack(list(gaps.values()), axis=1)  # (n, 3)
-    means = np.empty((RESAMPLES, stacked.shape[1]))
-    for start in range(0, RESAMPLES, 200):
-        drawn = draws.integers(0, n, (min(200, RESAMPLES - start), n))
-        means[start : start + len(drawn)] = stacked[drawn].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5], axis=0)
-    return {
-        name: [round(float(v), 3) for v in (stacked[:, i].mean(), low[i], high[i])]
-        for i, name in enumerate(gaps)
-    }
+    means = [np.mean([kept.metrics for kept in row], axis=0) for row in (ours, theirs)]
+    found = paired(*(Pointwise(COMPARED, mean, np.ones_like(mean)) for mean in means))
+    return {name: [round(v, 3) for v in (d.value, d.low, d.high)] for name, d in found.items()}
 
 
 def leaks(catalogue: Catalogue) -> dict[str, int] | None:

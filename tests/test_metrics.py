@@ -95,7 +95,7 @@ def test_mrr_finds_the_first_hit(seed: int) -> None:
 def test_blocks_do_not_change_the_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted, truth = random_case(0)
     whole = judge(predicted, truth)
-    monkeypatch.setattr(metrics, "_BLOCK", 31)
+    monkeypatch.setattr("mufin.judged._BLOCK", 31)
     parts = judge(predicted, truth)
     assert (whole.rows == parts.rows).all()
     assert (whole.places == parts.places).all()

@@ -1,8 +1,9 @@
 """Metrics of ranked labels: P, nDCG, R, PSP, PSnDCG, AUC, MRR, coverage; NumPy and SciPy only.
 
-`judge` finds the hits once; every metric then reads only these few. At-k metrics return an array of their
-values at places 1, …, k, so `precision(judged, 5)[4]` is P@5. All values lie between 0 and 1; only `evaluate`
-speaks in percent.
+`judge` finds the hits once. Every metric but coverage is then computed per datapoint, as a ratio of two sums
+over datapoints, so that it can also be grouped and resampled (`Pointwise`). At-k metrics return an array of
+their values at places 1, …, k, so `precision(judged, 5)[4]` is P@5. All values lie between 0 and 1; only
+`evaluate` and `Pointwise` speak in percent.
 
 Conventions (napkinXC's): places without a label (−1, or beyond the last column) are misses; a datapoint
 without relevant labels scores 0 and stays in the average, whose divisor is always n.
@@ -11,64 +12,60 @@ without relevant labels scores 0 and stays in the average, whose divisor is alwa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from mufin.errors import UsageError
+from mufin.judged import FloatArray, IntArray, Judged, canonical, judge
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+__all__ = [
+    "FloatArray", "IntArray", "Judged", "Pointwise", "auc", "coverage", "evaluate", "fitb_accuracy", "judge",
+    "mrr", "ndcg", "pointwise", "precision", "propensities", "psndcg", "psp", "ratio", "recall",
+]  # fmt: skip
 
-_BLOCK = 1 << 20  # predicted labels looked up at once: bounds the memory of `judge`
+AT = np.array([1, 3, 5])
+FAR = np.array([10, 100])  # recall; AUC looks as far
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A ranking held against the truth: its hits as coordinates (row, place, label), rows ascending."""
+class Pointwise:
+    """metric = scale · Σ reached / Σ possible, both sums over the n datapoints.
 
-    rows: IntArray  # (H,) datapoint of each hit
-    places: IntArray  # (H,) its place in the ranking, 0 = best; ascending within a row
-    labels: IntArray  # (H,) the label itself
-    returned: IntArray  # (n,) labels returned for each datapoint
-    truth: csr_matrix  # (n, L)
+    Coverage is not among them: it counts labels, not datapoints.
+    """
+
+    names: tuple[str, ...]  # as `evaluate` has them
+    reached: FloatArray  # (n, M)
+    possible: FloatArray  # (n, M)
 
     @property
-    def n(self) -> int:
-        """Number of datapoints."""
-        return len(self.returned)
+    def scale(self) -> FloatArray:
+        """100 for metrics that are percentages, else 1; (M,)."""
+        return np.array([100.0 if "@" in name else 1.0 for name in self.names])
 
-    @cached_property
-    def relevant(self) -> IntArray:
-        """Number of relevant labels of each datapoint, (n,)."""
-        return np.diff(self.truth.indptr).astype(np.int64)
+    def values(self) -> dict[str, float]:
+        """Each metric over all datapoints."""
+        found = self.scale * ratio(self.reached.sum(axis=0), self.possible.sum(axis=0))
+        return dict(zip(self.names, found.tolist(), strict=True))
 
-    def within(self, k: int) -> Judged:
-        """The same ranking cut off after place k."""
-        if k < 1:
-            raise UsageError(f"k is {k}; it must be at least 1")
-        top = self.places < k
-        hits = self.rows[top], self.places[top], self.labels[top]
-        return Judged(*hits, np.minimum(self.returned, k), self.truth)
+    def only(self, *names: str) -> Pointwise:
+        """These metrics alone."""
+        columns = [self.names.index(name) for name in names]
+        return Pointwise(names, self.reached[:, columns], self.possible[:, columns])
 
 
-def judge(predicted: npt.ArrayLike, truth: csr_matrix) -> Judged:
-    """Find the hits of `predicted` (n, k), label rows best first, −1 after the last, in `truth` (n, L).
+def pointwise(
+    predicted: npt.ArrayLike, truth: csr_matrix, inverse_propensity: FloatArray | None = None
+) -> Pointwise:
+    """All metrics of `evaluate` but coverage, per datapoint.
 
     >>> truth = csr_matrix([[1, 0, 1], [0, 1, 0]], dtype=bool)
-    >>> judged = judge([[2, 1], [0, -1]], truth)  # row 0 hits at its first place, row 1 never
-    >>> judged.rows.tolist(), judged.places.tolist(), judged.labels.tolist()
-    ([0], [0], [2])
+    >>> pointwise([[2, 1], [0, 1]], truth).only("P@1", "R@10").reached.tolist()
+    [[1.0, 0.5], [0.0, 1.0]]
     """
-    ranking = _checked(np.asarray(predicted), truth.shape)
-    truth = _canonical(truth)
-    step = max(1, _BLOCK // ranking.shape[1])
-    blocks = [slice(start, start + step) for start in range(0, len(ranking), step)]
-    row, place = np.nonzero(np.concatenate([_lookup(ranking[block], truth[block]) for block in blocks]))
-    returned = np.count_nonzero(ranking >= 0, axis=1).astype(np.int64)
-    return Judged(row, place, ranking[row, place].astype(np.int64), returned, truth)
+    return _pointwise(judge(predicted, truth), inverse_propensity)
 
 
 def precision(judged: Judged, k: int = 5) -> FloatArray:
@@ -77,8 +74,7 @@ def precision(judged: Judged, k: int = 5) -> FloatArray:
     >>> precision(judge([[0, 1]], csr_matrix([[1, 0, 1]], dtype=bool)), k=2).tolist()
     [1.0, 0.5]
     """
-    judged = judged.within(k)
-    return _up_to(judged.places, np.ones(len(judged.places)), k) / (judged.n * np.arange(1, k + 1))
+    return _mean(_precision(judged, _every(k)))
 
 
 def recall(judged: Judged, k: int = 10) -> FloatArray:
@@ -87,8 +83,7 @@ def recall(judged: Judged, k: int = 10) -> FloatArray:
     >>> recall(judge([[0, 1, 2]], csr_matrix([[1, 0, 1]], dtype=bool)), k=3).tolist()
     [0.5, 0.5, 1.0]
     """
-    judged = judged.within(k)
-    return _up_to(judged.places, 1 / judged.relevant[judged.rows], k) / judged.n
+    return _mean(_recall(judged, _every(k)))
 
 
 def ndcg(judged: Judged, k: int = 5) -> FloatArray:
@@ -97,9 +92,7 @@ def ndcg(judged: Judged, k: int = 5) -> FloatArray:
     >>> ndcg(judge([[1, 0, 2]], csr_matrix([[1, 0, 0]], dtype=bool)), k=3).round(3).tolist()  # 1/log₂3
     [0.0, 0.631, 0.631]
     """
-    judged = judged.within(k)
-    gains = np.ones(len(judged.places))
-    return _normalised_dcg(judged.relevant[judged.rows], judged.places, gains, k) / judged.n
+    return _mean(_ndcg(judged, _every(k)))
 
 
 def propensities(train_relevance: csr_matrix, a: float = 0.55, b: float = 1.5) -> FloatArray:
@@ -111,7 +104,7 @@ def propensities(train_relevance: csr_matrix, a: float = 0.55, b: float = 1.5) -
     >>> bool(np.all(np.diff(propensities(train)) > 0))  # labels seen 4 times, once, never
     True
     """
-    train = _canonical(train_relevance)
+    train = canonical(train_relevance)
     n, labels = train.shape
     if n == 0:
         raise UsageError("propensities need training datapoints; the relevance matrix has no rows")
@@ -129,10 +122,8 @@ def psp(judged: Judged, inverse_propensity: FloatArray, k: int = 5) -> FloatArra
     >>> psp(judged, np.array([1.0, 4.0]), k=2).tolist()  # 1/4, then 5/5
     [0.25, 1.0]
     """
-    judged = judged.within(k)
-    _, best_places, best_gains = _ideal(judged, inverse_propensity, k)
-    reached = _up_to(judged.places, inverse_propensity[judged.labels], k)
-    return _ratio(reached, _up_to(best_places, best_gains, k))
+    q, both = inverse_propensity, (judged, _ideal(judged, inverse_propensity))
+    return ratio(*(_gain(ranking, _every(k), q).sum(axis=0) for ranking in both))
 
 
 def psndcg(judged: Judged, inverse_propensity: FloatArray, k: int = 5) -> FloatArray:
@@ -142,11 +133,8 @@ def psndcg(judged: Judged, inverse_propensity: FloatArray, k: int = 5) -> FloatA
     >>> psndcg(judged, np.array([1.0, 4.0]), k=2).round(3).tolist()  # (1 + 4/log₂3) / (4 + 1/log₂3)
     [0.25, 0.761]
     """
-    judged = judged.within(k)
-    best = _normalised_dcg(*_ideal(judged, inverse_propensity, k), k)
-    gains = inverse_propensity[judged.labels]
-    reached = _normalised_dcg(judged.relevant[judged.rows], judged.places, gains, k)
-    return _ratio(reached, best)
+    q, both = inverse_propensity, (judged, _ideal(judged, inverse_propensity))
+    return ratio(*(_ndcg(ranking, _every(k), q).sum(axis=0) for ranking in both))
 
 
 def auc(judged: Judged, k: int = 100) -> float:
@@ -159,13 +147,7 @@ def auc(judged: Judged, k: int = 100) -> float:
     >>> auc(judge([[0, 1, 3, 2]], truth))  # of (0,1) (0,2) (3,1) (3,2) only (3,1) is wrong
     0.75
     """
-    judged = judged.within(k)
-    before = judged.places - _order_within(judged.rows)  # (H,) irrelevant labels above each hit
-    wrong = np.bincount(judged.rows, before, minlength=judged.n)  # (n,) pairs
-    hits = np.bincount(judged.rows, minlength=judged.n)  # (n,)
-    pairs = hits * (judged.returned - hits)  # (n,)
-    right = 1 - wrong / np.maximum(pairs, 1)
-    return float(right[hits > 0].sum() / judged.n)
+    return float(_auc(judged, k).mean())
 
 
 def mrr(judged: Judged) -> float:
@@ -174,8 +156,7 @@ def mrr(judged: Judged) -> float:
     >>> mrr(judge([[0, 1], [0, 1]], csr_matrix([[1, 0], [0, 1]], dtype=bool)))
     0.75
     """
-    first = _order_within(judged.rows) == 0
-    return float((1 / (judged.places[first] + 1)).sum() / judged.n)
+    return float(_reciprocal(judged).mean())
 
 
 def coverage(judged: Judged, k: int = 5) -> FloatArray:
@@ -214,30 +195,102 @@ def evaluate(
     50.0
     """
     judged = judge(predicted, truth)
-    values = {"P": precision(judged, 5), "nDCG": ndcg(judged, 5), "R": recall(judged, 100)}
-    places = {"P": (1, 3, 5), "nDCG": (1, 3, 5), "R": (10, 100), "PSP": (1, 3, 5), "PSnDCG": (1, 3, 5)}
-    if inverse_propensity is not None:
-        values["PSP"] = psp(judged, inverse_propensity, 5)
-        values["PSnDCG"] = psndcg(judged, inverse_propensity, 5)
-    table = {f"{name}@{k}": 100 * float(at[k - 1]) for name, at in values.items() for k in places[name]}
-    return table | {"AUC": auc(judged), "MRR": mrr(judged), "coverage@5": 100 * float(coverage(judged, 5)[4])}
+    values = _pointwise(judged, inverse_propensity).values()
+    return values | {"coverage@5": 100 * float(coverage(judged, 5)[4])}
 
 
-def _lookup(ranking: npt.NDArray[np.integer], truth: csr_matrix) -> npt.NDArray[np.bool_]:
-    """Which labels of a block of the ranking are relevant, (b, k): SciPy's search inside each CSR row."""
-    rows = np.repeat(np.arange(len(ranking)), ranking.shape[1])  # (b·k,)
-    labels = ranking.ravel()
-    found = np.asarray(truth[rows, np.maximum(labels, 0)], dtype=bool).ravel() & (labels >= 0)
-    return found.reshape(ranking.shape)
+def ratio(reached: FloatArray, possible: FloatArray) -> FloatArray:
+    """reached / possible, and 0 where nothing was possible."""
+    return np.divide(reached, possible, out=np.zeros_like(reached), where=possible != 0)
 
 
-def _up_to(places: IntArray, gains: FloatArray, k: int) -> FloatArray:
-    """Σ of the gains at places up to j, for j = 1, …, k."""
-    return np.cumsum(np.bincount(places, gains, minlength=k), dtype=np.float64)
+# -- per datapoint, (n, C): `cuts` (C,) are the places j at which a metric is taken, ascending ---------------
 
 
-def _ideal(judged: Judged, q: FloatArray, k: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """The top k of the best ranking under gains q: (relevant labels of its datapoint, place, gain)."""
+def _precision(judged: Judged, cuts: IntArray) -> FloatArray:
+    return _sums(judged.within(cuts[-1]), cuts) / cuts
+
+
+def _recall(judged: Judged, cuts: IntArray) -> FloatArray:
+    return _sums(judged.within(cuts[-1]), cuts) / np.maximum(judged.relevant, 1)[:, None]
+
+
+def _gain(judged: Judged, cuts: IntArray, q: FloatArray) -> FloatArray:
+    """Σ_hits q."""
+    judged = judged.within(cuts[-1])
+    return _sums(judged, cuts, q[judged.labels])
+
+
+def _ndcg(judged: Judged, cuts: IntArray, q: FloatArray | None = None) -> FloatArray:
+    """Σ_hits q / log₂(p + 1) over Σ_{p ≤ min(j, relevant)} 1 / log₂(p + 1)."""
+    judged = judged.within(cuts[-1])
+    discount = 1 / np.log2(np.arange(2, cuts[-1] + 2))
+    gains = discount[judged.places] * (1.0 if q is None else q[judged.labels])
+    ideal = np.cumsum(discount)[np.minimum(np.maximum(judged.relevant, 1)[:, None], cuts) - 1]
+    return np.asarray(_sums(judged, cuts, gains) / ideal, np.float64)
+
+
+def _auc(judged: Judged, k: int) -> FloatArray:
+    """The share of (relevant, irrelevant) pairs in the right order, 0 without a hit; (n,)."""
+    judged = judged.within(k)
+    hits = np.bincount(judged.rows, minlength=judged.n)
+    above = judged.places - _order_within(judged)  # (H,) irrelevant labels above each hit
+    wrong = np.bincount(judged.rows, above, minlength=judged.n)
+    pairs = hits * (judged.returned - hits)
+    return np.where(hits > 0, 1 - wrong / np.maximum(pairs, 1), 0.0)
+
+
+def _reciprocal(judged: Judged) -> FloatArray:
+    """1 / place of the first hit, 0 without one; (n,)."""
+    found = np.zeros(judged.n)
+    first = _order_within(judged) == 0
+    found[judged.rows[first]] = 1 / (judged.places[first] + 1)
+    return found
+
+
+def _pointwise(judged: Judged, q: FloatArray | None) -> Pointwise:
+    """The columns of all metrics, in the order of `evaluate`."""
+    named = [("P", AT), ("nDCG", AT), ("R", FAR)]
+    reached = [_precision(judged, AT), _ndcg(judged, AT), _recall(judged, FAR)]
+    possible = [np.ones_like(table) for table in reached]
+    if q is not None:
+        named += [("PSP", AT), ("PSnDCG", AT)]
+        ideal = _ideal(judged, q)
+        reached += [_gain(judged, AT, q), _ndcg(judged, AT, q)]
+        possible += [_gain(ideal, AT, q), _ndcg(ideal, AT, q)]
+    names = [f"{name}@{k}" for name, cuts in named for k in cuts]
+    single = np.stack([_auc(judged, FAR[-1]), _reciprocal(judged)], axis=1)
+    return Pointwise(
+        (*names, "AUC", "MRR"),
+        # Contiguous columns sum to the very numbers of `auc` and `mrr`.
+        np.asfortranarray(np.concatenate([*reached, single], axis=1)),
+        np.asfortranarray(np.concatenate([*possible, np.ones_like(single)], axis=1)),
+    )
+
+
+def _sums(judged: Judged, cuts: IntArray, gains: FloatArray | None = None) -> FloatArray:
+    """The number of hits in the top j of each datapoint, or the sum of their gains: (n, C).
+
+    No hit lies beyond the last cut.
+    """
+    cell = judged.rows * len(cuts) + np.searchsorted(cuts, judged.places, side="right")
+    found = np.bincount(cell, gains, minlength=judged.n * len(cuts)).reshape(judged.n, len(cuts))
+    return np.cumsum(found, axis=1, dtype=np.float64)
+
+
+def _every(k: int) -> IntArray:
+    """All places 1, …, k."""
+    if k < 1:
+        raise UsageError(f"k is {k}; it must be at least 1")
+    return np.arange(1, k + 1)
+
+
+def _mean(table: FloatArray) -> FloatArray:
+    return np.asarray(table.mean(axis=0), np.float64)
+
+
+def _ideal(judged: Judged, q: FloatArray) -> Judged:
+    """The ranking of each datapoint's relevant labels alone, largest q first."""
     truth, labels = judged.truth, judged.truth.shape[1]
     if q.shape != (labels,):
         raise UsageError(f"inverse propensities of shape {q.shape}; expected one a label, ({labels},)")
@@ -245,56 +298,12 @@ def _ideal(judged: Judged, q: FloatArray, k: int) -> tuple[IntArray, IntArray, F
     rank = np.argsort(best_first)  # its inverse
     rows = np.repeat(np.arange(judged.n), judged.relevant)  # (nnz,)
     # One sort of the numbers row · L + rank orders every row at once.
-    gains = q[best_first[np.sort(rows * labels + rank[truth.indices]) - rows * labels]]
+    found = best_first[np.sort(rows * labels + rank[truth.indices]) - rows * labels]
     places = np.arange(truth.nnz) - truth.indptr[rows]
-    top = places < k
-    return judged.relevant[rows[top]], places[top], gains[top]
+    return Judged(rows, places, found, judged.relevant, truth)
 
 
-def _normalised_dcg(relevant: IntArray, places: IntArray, gains: FloatArray, k: int) -> FloatArray:
-    """Σ over datapoints of Σ_{p ≤ j} gain / log₂(p + 1) over its ideal, for j = 1, …, k.
-
-    The ideal depends on min(relevant, k) =: t and j alone, so hits are first added up by (t, place).
-    """
-    discount = 1 / np.log2(np.arange(2, k + 2))  # (k,)
-    cell = np.minimum(relevant, k) * k + places
-    by_size = np.bincount(cell, gains, minlength=(k + 1) * k).reshape(k + 1, k)  # row t, column place
-    dcg = np.cumsum(by_size * discount, axis=1)  # (k + 1, k)
-    ideal = np.cumsum(discount)[np.minimum.outer(np.arange(k + 1) - 1, np.arange(k))]  # row 0 is never hit
-    return np.asarray((dcg / ideal).sum(axis=0), dtype=np.float64)
-
-
-def _order_within(rows: IntArray) -> IntArray:
-    """0, 1, 2, … along each run of equal numbers of the ascending `rows`."""
-    return np.arange(len(rows)) - np.searchsorted(rows, rows)
-
-
-def _ratio(reached: FloatArray, best: FloatArray) -> FloatArray:
-    """reached / best, and 0 where nothing could be reached."""
-    return np.divide(reached, best, out=np.zeros_like(reached), where=best != 0)
-
-
-def _canonical(relevance: csr_matrix) -> csr_matrix:
-    """The matrix with sorted columns, no duplicates and no stored zeros; copied only if it must change."""
-    relevance = csr_matrix(relevance, dtype=bool)
-    if not relevance.has_canonical_format or not relevance.data.all():
-        relevance = relevance.copy()
-        relevance.sum_duplicates()
-        relevance.eliminate_zeros()
-    return relevance
-
-
-def _checked(ranking: npt.NDArray[np.integer], shape: tuple[int, int]) -> npt.NDArray[np.integer]:
-    """The ranking, or an error that says why it cannot be held against a truth of this shape."""
-    n, labels = shape
-    if ranking.ndim != 2 or not ranking.shape[1] or not np.issubdtype(ranking.dtype, np.integer):
-        raise UsageError(f"expected predictions as integers (n, k), found {ranking.dtype} {ranking.shape}")
-    if len(ranking) != n or 0 in shape:
-        raise UsageError(
-            f"{len(ranking)} predicted rows for a truth of shape {shape}; expected as many, not 0"
-        )
-    if ranking.min() < -1 or ranking.max() >= labels:
-        raise UsageError(f"predicted labels span {ranking.min()}…{ranking.max()}; expected −1…{labels - 1}")
-    if np.any((ranking[:, :-1] < 0) & (ranking[:, 1:] >= 0)):
-        raise UsageError("a predicted row has a label after a −1; −1 may only close a row")
-    return ranking
+def _order_within(judged: Judged) -> IntArray:
+    """0, 1, 2, … along the hits of each datapoint; (H,)."""
+    counts = np.bincount(judged.rows, minlength=judged.n)
+    return np.arange(len(judged.rows)) - (np.cumsum(counts) - counts)[judged.rows]

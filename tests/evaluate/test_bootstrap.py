@@ -10,7 +10,7 @@ from mufin import metrics
 from mufin.errors import UsageError
 from mufin.evaluate import bootstrap
 from mufin.evaluate.bootstrap import intervals, paired
-from mufin.evaluate.pointwise import Pointwise, pointwise
+from mufin.metrics import Pointwise, pointwise
 
 
 def world(n: int = 300, labels: int = 40, seed: int = 0, skill: float = 1.0) -> tuple[np.ndarray, csr_matrix]:

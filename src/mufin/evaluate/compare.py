@@ -12,9 +12,8 @@ from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
 from mufin.evaluate.bins import categories_of, popularity_bins, precision_by_category, recall_contributions
 from mufin.evaluate.bootstrap import Difference, intervals, paired
-from mufin.evaluate.pointwise import pointwise
 from mufin.evaluate.score import measured, predict, seen
-from mufin.metrics import FloatArray, propensities
+from mufin.metrics import FloatArray, pointwise, propensities
 from mufin.model import Mufin
 from mufin.progress import Progress
 

@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mufin.evaluate.bins import popularity_bins, precision_by_category, recall_contributions
+from mufin.evaluate.bins import popularity_bins, recall_contributions
 from mufin.evaluate.bootstrap import intervals
-from mufin.evaluate.pointwise import pointwise
 from mufin.evaluate.report.figures import Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.score import measured, seen
-from mufin.metrics import FloatArray, propensities
+from mufin.metrics import FloatArray, pointwise, propensities
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 CATEGORIES = 20  # bars in the figure; the table has all
 BINS = 5
-K = 5
 
 
 def metrics_section(study: Study) -> Section:
@@ -80,13 +78,12 @@ def category_section(study: Study) -> Section:
 
 def _by_category(study: Study, categories: list[str]) -> tuple[list[str], np.ndarray, FloatArray, FloatArray]:
     """Names, sizes, P@5 and the half widths of its intervals."""
-    precision = precision_by_category(study.predictions.labels, study.points.relevance, categories, K)
-    number = np.unique(np.asarray(categories, dtype=str), return_inverse=True)[1]
-    hits = 100 * study.relevant[:, :K].sum(axis=1) / K
-    groups = [hits[number == i] for i in range(len(precision))]
-    error = np.array([study.interval(group) for group in groups])
-    count = np.array([len(group) for group in groups])
-    return list(precision), count, 100 * np.array(list(precision.values())), error
+    names, number, count = np.unique(np.asarray(categories), return_inverse=True, return_counts=True)
+    by_point = pointwise(study.predictions.labels, study.points.relevance).only("P@5")
+    hits = 100 * by_point.reached[:, 0]
+    groups = [hits[number == i] for i in range(len(names))]
+    value, error = (np.array([of(group) for group in groups]) for of in (np.mean, study.interval))
+    return names.tolist(), count, value, error
 
 
 def popularity_section(study: Study) -> Section:
