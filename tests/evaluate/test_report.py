@@ -20,7 +20,7 @@ from mufin.evaluate.report import SECTIONS, check_report, write_report
 from mufin.evaluate.report.attention import attention_section
 from mufin.evaluate.report.examples import modalities_section
 from mufin.evaluate.report.figures import LIGHT, render, shortened
-from mufin.evaluate.report.maps import adaptation_section, classifiers_section, plane
+from mufin.evaluate.report.maps import adaptation_section, classifiers_section
 from mufin.evaluate.report.page import Figure, Page, Section, Table, Text
 from mufin.evaluate.report.scores import category_section
 from mufin.evaluate.report.study import Study
@@ -213,11 +213,6 @@ def test_a_page_is_the_same_when_written_again(tmp_path: Path):
     assert fresh.drawing.light == figure.drawing.light
     assert "日本語 $x$" in figure.drawing.light.decode()
     assert figure.drawing.light != figure.drawing.dark
-
-
-def test_few_vectors_have_a_plane_too():
-    for n in (1, 2, 3, 5):
-        assert plane(np.eye(n, 8, dtype=np.float32)).shape == (n, 2)
 
 
 def test_long_names_are_cut():

@@ -162,27 +162,6 @@ def test_the_map_is_made_once_and_follows_the_labels(model_folder: Path) -> None
         until(lambda: whole(client))
 
 
-def test_points_of_a_plane() -> None:
-    from mufin.serve.project import project
-
-    random = np.random.default_rng(0)
-    groups = random.normal(size=(3, 16))
-    vectors = np.concatenate([groups[n] + 0.1 * random.normal(size=(20, 16)) for n in range(3)]).astype(
-        np.float32
-    )
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    shares: list[float] = []
-    points, how = project(vectors, shares.append)
-    assert how == "t-SNE"
-    assert shares
-    assert shares == sorted(shares)
-    centres = np.stack([points[20 * n : 20 * n + 20].mean(0) for n in range(3)])
-    nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
-    assert nearest.tolist() == [0] * 20 + [1] * 20 + [2] * 20
-    few, how = project(vectors[:5])
-    assert (how, few.shape) == ("PCA", (5, 2))
-
-
 def test_clusters_have_names_of_their_own_words() -> None:
     from mufin.serve.groups import by_category, by_cluster
 

@@ -1,4 +1,4 @@
-"""Vectors in the plane by t-SNE: what adaptation does to a datapoint, and where the classifiers lie."""
+"""Vectors in the plane: what adaptation does to a datapoint, and where the classifiers lie."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from mufin.evaluate.report.figures import MARKERS, Draw, Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
+from mufin.plane import plane
 from mufin.ragged import Ints
 
 if TYPE_CHECKING:
@@ -22,21 +23,6 @@ POINTS = 60  # datapoints whose five vectors are shown
 LABELS = 10_000  # classifiers beyond these are sampled
 CLUSTERS = 6
 NAMED = 5  # categories with a colour of their own
-
-
-def plane(vectors: Floats, seed: int = 0) -> Floats:
-    """Vectors (n, D) in the plane: t-SNE, begun with the two main directions."""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    n = len(vectors)
-    if n < 4:
-        return np.pad(vectors, ((0, 0), (0, 2)))[:, :2]
-    width = min(50, *vectors.shape)
-    reduced = PCA(width, random_state=seed).fit_transform(vectors)
-    perplexity = min(30.0, (n - 1) / 3)
-    made = TSNE(2, perplexity=perplexity, init="pca", max_iter=500, random_state=seed, n_jobs=-1)
-    return np.asarray(made.fit_transform(reduced), np.float32)
 
 
 def adaptation_section(study: Study) -> Section:
@@ -55,11 +41,11 @@ def adaptation_section(study: Study) -> Section:
         section.blocks.append(
             Text("This model does not adapt datapoints to labels (rank.cross is “none”): x̂² is x̂¹.")
         )
-    at = plane(np.concatenate(list(vectors.values())), study.seed)
+    at, how = plane(np.concatenate(list(vectors.values())))
     places = dict(zip(vectors, np.split(at, len(vectors)), strict=True))
     shown = _typical(places)
     caption = (
-        f"t-SNE of {len(triples)} datapoints x̂¹ with the classifiers of their best relevant (w₊) and best "
+        f"{how} of {len(triples)} datapoints x̂¹ with the classifiers of their best relevant (w₊) and best "
         "irrelevant hit (w₋)"
         + (", and the datapoint adapted to each (x̂²⁺, x̂²⁻)" if adapts else "")
         + ". Lines join the vectors of a typical datapoint: the one with the median distance from x̂¹ to w₊."
@@ -147,7 +133,7 @@ def classifiers_section(study: Study) -> Section:
     if len(rows) > LABELS:
         rows = np.sort(study.rng.choice(rows, LABELS, replace=False))
     weights = study.model.labels.weights[torch.from_numpy(study.model_rows[rows])].float().cpu().numpy()
-    at = plane(weights, study.seed)
+    at, how = plane(weights)
     categories = study.label_categories(rows)
     if categories is None:
         names, group = _clusters(study, rows, weights)
@@ -192,7 +178,7 @@ def classifiers_section(study: Study) -> Section:
         [
             Figure(
                 "classifiers",
-                f"t-SNE of the classifiers w_l of {which} labels, coloured by {by}.",
+                f"{how} of the classifiers w_l of {which} labels, coloured by {by}.",
                 f"Scatter of {len(rows)} points in {len(names)} colours.",
                 draw,
                 (8.0, 6.4),
@@ -225,7 +211,7 @@ def _clusters(study: Study, rows: Ints, weights: Floats) -> tuple[list[str], npt
 
 
 def _flat(axes: Axes, theme: Theme) -> None:
-    """t-SNE has no scale: no ticks."""
+    """The plane has no scale: no ticks."""
     axes.set_xticks([])
     axes.set_yticks([])
     bare(axes, theme)
