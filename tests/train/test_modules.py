@@ -13,15 +13,18 @@ from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from mufin import Catalogue, Item
-from mufin.config import Finetune, Pretrain
+from mufin.config import Config, Finetune, Pretrain
 from mufin.data.items import Items
+from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.errors import UsageError
+from mufin.progress import Progress
 from mufin.train import finetune as module_iv
 from mufin.train import loop as loops
 from mufin.train.batches import shuffled
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
+from mufin.train.fit import training_data
 from mufin.train.loop import Context, Loop, epochs_to_validate, one_cycle
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
@@ -300,6 +303,34 @@ def test_points_of_one_set_are_held_out_together() -> None:
     assert len(set(held // 5)) == 4
     alone = hold_out(points_with(np.ones((50, 1), bool)), 0.2, np.random.default_rng(0))
     assert len(alone) == 10  # the same label does not make a set
+
+
+def with_twins(kind: str) -> Catalogue:
+    """Twenty pairs of items with the same text, where every point has excluded labels."""
+    twins = [Item(f"{twin}{i}", [f"thing {i}"]) for i in range(20) for twin in "ab"]
+    others = [Item(f"c{i}", [f"other {i}"]) for i in range(20)]
+    pairs = {twin.id: ["c0", f"c{i % 19 + 1}"] for i, twin in enumerate(twins)}
+    match kind:
+        case "products":  # an item is excluded for itself
+            return Catalogue.build([*twins, *others], train=pairs)
+        case "filter pairs":
+            hidden = [(twin.id, "c0") for twin in twins]
+            return Catalogue.build(twins, others, filter=hidden, train=pairs)
+        case _:  # the rest of a set is excluded
+            sets = {"outfits": [[twin.id, f"c{twin.id[1:]}"] for twin in twins]}
+            return Catalogue.build([*twins, *others], sets=sets).from_sets("outfits")
+
+
+@pytest.mark.parametrize("kind", ["products", "filter pairs", "sets"])
+def test_points_of_the_same_text_are_held_out_together(kind: str, tiny_config: Config) -> None:
+    catalogue = with_twins(kind)
+    embedder, progress = Embedder(tiny_config), Progress(quiet=True)
+    data = training_data(embedder, catalogue, catalogue.split("train"), tiny_config, progress)
+    assert data.exclude.nnz
+    held = hold_out(data, 0.3, np.random.default_rng(0))
+    assert len(held)
+    texts = np.array([catalogue.items.texts[int(row)].as_py()[0] for row in data.groups.members])
+    assert not set(texts[held]) & set(texts[data.others(held)])
 
 
 @pytest.mark.parametrize("cross", ["attention", "none"])

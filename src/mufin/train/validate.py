@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import pairwise
+
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 from mufin.candidates import marked
 from mufin.encode.embedder import Embedder
@@ -75,17 +79,31 @@ def learn_mixture(model: Mufin, held: TrainingData) -> Fusion:
 
 
 def _alike(data: TrainingData) -> Ints:
-    """A number for each point, the same for points of one set and for points of the same texts."""
-    both = csr_matrix(data.relevance + data.exclude)
-    both.sort_indices()
+    """A number per point, the same for points of one set and for points of the same texts."""
     texts, of_point = data.points.text.select(data.groups)
     starts = np.searchsorted(of_point, np.arange(len(data.groups) + 1))
-    keys: list[object] = []
-    for i, hidden in enumerate(np.diff(data.exclude.indptr)):
-        labels, words = both.indices[both.indptr[i] : both.indptr[i + 1]], texts[starts[i] : starts[i + 1]]
-        if hidden:  # the points of a set have the same items in all, relevant or excluded
-            keys.append(labels.tobytes())
-        else:
-            keys.append(tuple(np.sort(words)) if len(words) else i)
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([numbers[key] for key in keys], dtype=np.int64)
+    words = [np.sort(texts[start:end]).tobytes() for start, end in pairwise(starts)]
+    links = [(i, ("texts", key)) for i, key in enumerate(words) if key]
+    # The points of a set have the same items in all, relevant or excluded, but exclude different ones.
+    both, excluded = _rows(data.relevance + data.exclude), _rows(data.exclude)
+    rests: dict[bytes, set[bytes]] = defaultdict(set)
+    for key, rest in zip(both, excluded, strict=True):
+        rests[key].add(rest)
+    links += [(i, ("set", key)) for i, key in enumerate(both) if excluded[i] and len(rests[key]) > 1]
+    return _joined(len(data.groups), links)
+
+
+def _rows(matrix: csr_matrix) -> list[bytes]:
+    """The columns of each row, to be compared."""
+    matrix = csr_matrix(matrix)
+    matrix.sort_indices()
+    return [matrix.indices[start:end].tobytes() for start, end in pairwise(matrix.indptr)]
+
+
+def _joined(n: int, links: list[tuple[int, tuple[str, bytes]]]) -> Ints:
+    """A number for each of n points, the same where a key joins them, directly or through others."""
+    number = {key: n + i for i, key in enumerate(dict.fromkeys(key for _, key in links))}
+    edges = [point for point, _ in links], [number[key] for _, key in links]
+    size = n + len(number)
+    graph = csr_matrix((np.ones(len(links), bool), edges), shape=(size, size))
+    return np.asarray(connected_components(graph, directed=False)[1][:n], np.int64)
