@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from mufin import metrics
+from mufin import Catalogue, Item, metrics
 from mufin.errors import UsageError
-from mufin.evaluate.bins import popularity_bins, precision_by_category, recall_contributions
+from mufin.evaluate.bins import (
+    labels_by_category,
+    popularity_bins,
+    precision_by_category,
+    recall_contributions,
+)
 
 
 def long_tail(seed: int, n: int = 400, labels: int = 300) -> csr_matrix:
@@ -73,3 +78,11 @@ def test_precision_of_each_category_is_that_of_its_datapoints() -> None:
         assert value == pytest.approx(metrics.precision(metrics.judge(predicted[rows], truth[rows]), 5)[4])
     with pytest.raises(UsageError, match="1 categories for 400"):
         precision_by_category(predicted, truth, ["desk"])
+
+
+def test_labels_are_counted_by_their_own_category() -> None:
+    items = [Item(str(i), ["t"], category=name) for i, name in enumerate(["desk", "lamp", "desk", None])]
+    labels = Catalogue.build(items, train={"0": ["1"]}).labels
+    names = ["desk", "lamp", "none", "shoe"]
+    assert [*labels_by_category(labels, "category", names).values()] == [2, 1, 1, 0]
+    assert [*labels_by_category(labels, "colour", names).values()] == ["–"] * 4

@@ -45,6 +45,7 @@ def test_each_run_has_its_own_metrics_and_is_held_against_the_first(
     assert sum(good.bins) == pytest.approx(expected["R@10"])
     assert set(good.categories) == {"bar", "circle", "square"}
     assert found.category_sizes == {"bar": 4, "circle": 4, "square": 4}
+    assert set(found.category_labels.values()) == {"–"}  # the shop's labels are search words
 
 
 def test_a_run_given_twice(shop: Catalogue, tiny_model: Mufin):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,13 @@ def categories_of(items: Items, rows: IntArray, column: str = "category") -> lis
         return None
     values = items.table.column(column).take(rows).to_pylist()
     return ["none" if value is None else str(value) for value in values]
+
+
+def labels_by_category(labels: Items, column: str, names: Iterable[str]) -> dict[str, int | str]:
+    """How many labels each of these categories has; “–” where labels have no such column."""
+    found = categories_of(labels, np.arange(len(labels)), column)
+    count = Counter(found)
+    return {name: "–" if found is None else count[name] for name in names}
 
 
 def precision_by_category(

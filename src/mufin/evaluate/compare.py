@@ -10,7 +10,13 @@ import numpy as np
 
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
-from mufin.evaluate.bins import categories_of, popularity_bins, precision_by_category, recall_contributions
+from mufin.evaluate.bins import (
+    categories_of,
+    labels_by_category,
+    popularity_bins,
+    precision_by_category,
+    recall_contributions,
+)
 from mufin.evaluate.bootstrap import Difference, intervals, paired
 from mufin.evaluate.score import measured, predict, seen
 from mufin.metrics import FloatArray, pointwise, propensities
@@ -37,7 +43,8 @@ class Comparison:
 
     runs: dict[str, Measured]
     points: int
-    category_sizes: dict[str, int]
+    category_sizes: dict[str, int]  # datapoints
+    category_labels: dict[str, int | str]
     bin_sizes: list[int]  # labels in each bin
 
     @property
@@ -102,4 +109,5 @@ def compare(
         first = first or by_point
     names, counts = np.unique(np.asarray(categories, dtype=str), return_counts=True)
     sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    return Comparison(runs, len(points), sizes, np.bincount(bins, minlength=BINS).tolist())
+    own = labels_by_category(catalogue.labels, category, sizes)
+    return Comparison(runs, len(points), sizes, own, np.bincount(bins, minlength=BINS).tolist())

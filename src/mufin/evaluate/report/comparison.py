@@ -98,9 +98,14 @@ def _by_category(found: Comparison) -> Section:
             ),
             Table(
                 "categories",
-                ["category", "datapoints", *found.runs],
+                ["category", "labels", "datapoints", *found.runs],
                 [
-                    [name, found.category_sizes[name], *(run.categories[name] for run in found.runs.values())]
+                    [
+                        name,
+                        found.category_labels[name],
+                        found.category_sizes[name],
+                        *(run.categories[name] for run in found.runs.values()),
+                    ]
                     for name in order
                 ],
             ),

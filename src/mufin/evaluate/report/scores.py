@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mufin.evaluate.bins import popularity_bins, recall_contributions
+from mufin.evaluate.bins import labels_by_category, popularity_bins, recall_contributions
 from mufin.evaluate.bootstrap import intervals
 from mufin.evaluate.report.figures import Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
@@ -52,7 +52,8 @@ def category_section(study: Study) -> Section:
         return section
     names, count, value, error = _by_category(study, study.categories)
     order = np.argsort(-count, kind="stable")
-    rows = [[names[i], int(count[i]), float(value[i]), float(error[i])] for i in order]
+    labels = labels_by_category(study.catalogue.labels, study.category, names)
+    rows = [[n := names[i], labels[n], int(count[i]), float(value[i]), float(error[i])] for i in order]
     top = order[:CATEGORIES]
 
     def draw(canvas: Canvas, theme: Theme) -> None:
@@ -71,7 +72,7 @@ def category_section(study: Study) -> Section:
             "categories", caption + (more if len(names) > len(top) else ""),
             "; ".join(f"{names[i]} {value[i]:.1f}" for i in top), draw, (8.0, 0.9 + 0.28 * len(top)),
         ),
-        Table("categories", ["category", "datapoints", "P@5", "±"], rows, most=CATEGORIES),
+        Table("categories", ["category", "labels", "datapoints", "P@5", "±"], rows, most=CATEGORIES),
     ])  # fmt: skip
     return section
 
