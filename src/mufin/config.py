@@ -209,6 +209,13 @@ class Finetune(Section):
     """Datapoints of a batch: any, or near ones together, so that their labels are hard negatives."""
 
 
+class Sets(Section):
+    """How sets of items, such as outfits, become datapoints; ignored where a split is trained on."""
+
+    points: Literal["one", "each"] = "one"
+    """One point per set, without its `blank` (paper), or `each` item of a set left out in turn."""
+
+
 class Run(Section):
     """How, not what."""
 
@@ -242,6 +249,7 @@ class Config(Section):
     rank: Rank = Rank()
     finetune: Finetune = Finetune()
     memory: Memory = Memory()
+    sets: Sets = Sets()
     run: Run = Run()
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ _SOFTMAX: dict[str, Any] = {
         "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
         "loss": "softmax", "negatives": 4, "sampled": 2048,
     },
+    "sets": {"points": "each"},
     "run": {"validation": 0.05},
 }  # fmt: skip
 

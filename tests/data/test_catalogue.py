@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.check import check
 from mufin.data.formats import jsonl, parquet
 from mufin.data.item import Item
 from mufin.data.write import Format
@@ -183,6 +185,30 @@ def test_sets_become_leave_one_out_points() -> None:
     assert taken.relevance.toarray().tolist() == split.relevance[[4, 0]].toarray().tolist()
     with pytest.raises(UsageError, match="made from sets"):
         catalogue.write("anywhere")
+
+
+def test_one_point_per_set_leaves_out_its_blank(tmp_path: Path) -> None:
+    rows = [
+        {"items": ["a", "b", "c"], "blank": "b"},
+        {"items": ["a"], "blank": "a"},
+        {"items": ["c", "d", "a"]},
+    ]
+    Catalogue.build([Item(i, [i]) for i in "abcd"]).write(tmp_path / "shop", "jsonl")
+    sets = tmp_path / "shop" / "outfits.jsonl"
+    sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shop = Catalogue.read(tmp_path / "shop")
+    made = [shop.from_sets("outfits", "one", seed).split("train") for seed in range(9)]
+    assert [np.diff(split.offsets).tolist() for split in made] == [[2, 2]] * 9
+    left = [split.relevance.indices.tolist() for split in made]
+    assert {first for first, _ in left} == {1}
+    assert {second for _, second in left} == {0, 2, 3}  # drawn, where a set names none
+    assert left[3] == shop.from_sets("outfits", "one", 3).split("train").relevance.indices.tolist()
+    sets.write_text(json.dumps(rows[0] | {"blank": "d"}))
+    with pytest.raises(CatalogueError, match=r"outfits.jsonl.*1: blank 'd' is no item of its set"):
+        Catalogue.read(tmp_path / "shop").from_sets("outfits", "one")
+    report = check(tmp_path / "shop")
+    assert not report.usable
+    assert any("blank that is no item of its set" in problem.message for problem in report.problems)
 
 
 def test_sets_that_cannot_be_used() -> None:

@@ -118,9 +118,14 @@ def polyvore(
     source: Source,
     output: NewFolder,
     variant: Annotated[str, typer.Option(metavar="disjoint|nondisjoint", help="Which splits.")] = "disjoint",
+    descriptions: Annotated[
+        bool, typer.Option("--descriptions", help="Also read the long descriptions, beyond the paper.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Polyvore Outfits: sets to train on, fill-in-the-blank questions.
+
+    Texts are the short captions, as in the paper.
 
     \b
     Example:
@@ -131,7 +136,7 @@ def polyvore(
 
     match variant:
         case "disjoint" | "nondisjoint":
-            _write(read_polyvore(source, variant), output, started, json)
+            _write(read_polyvore(source, variant, descriptions), output, started, json)
         case _:
             raise UsageError(f"--variant {variant!r}: expected disjoint or nondisjoint")
 

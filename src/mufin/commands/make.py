@@ -101,7 +101,8 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same model.")] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="The split to train on.")] = "train",
     sets: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Train on these sets, each item left out in turn.")
+        str | None,
+        typer.Option(metavar="NAME", help="Train on these sets, items left out as sets.points says."),
     ] = None,
     settings: Settings = None,
     device: Device = "auto",
@@ -123,7 +124,7 @@ def train(
 
     catalogue = Catalogue.read(folder)
     if sets is not None:
-        catalogue = catalogue.from_sets(sets)
+        catalogue = catalogue.from_sets(sets, used.sets.points, used.seed)
     with _claimed(output):
         from mufin.train.fit import fit
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS
 from mufin.data.item import Item
 from mufin.data.items import Items, Modality, first_rows
-from mufin.data.sets import Questions, leave_one_out, read_questions, read_sets
+from mufin.data.sets import Questions, leave_out, read_blanks, read_questions, read_sets
 from mufin.data.split import Split, hidden_pairs, read_split
 from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, UsageError
@@ -108,11 +108,13 @@ class Catalogue:
         return read_xc(Path(folder))
 
     @classmethod
-    def from_polyvore(cls, folder: str | Path, variant: Variant = "disjoint") -> Catalogue:
-        """Polyvore Outfits: train with `from_sets("train_outfits")`, answer `fitb_test`."""
+    def from_polyvore(
+        cls, folder: str | Path, variant: Variant = "disjoint", descriptions: bool = False
+    ) -> Catalogue:
+        """Polyvore Outfits: train with `from_sets("train_outfits", "one")`, answer `fitb_test`."""
         from mufin.data.formats.polyvore import read_polyvore
 
-        return read_polyvore(Path(folder), variant)
+        return read_polyvore(Path(folder), variant, descriptions)
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
@@ -173,9 +175,14 @@ class Catalogue:
         nobody = np.full(len(self.items), -1)
         return hidden_pairs(self.items, self.labels, nobody, self.parts.get("filter"))
 
-    def from_sets(self, name: str) -> Catalogue:
-        """The outfit shape: the labels are the items of these sets, `train` is every leave-one-out rest."""
-        groups = read_sets(self._part(name, "sets", self.sets), self.items)
+    def from_sets(self, name: str, points: Literal["each", "one"] = "each", seed: int = 0) -> Catalogue:
+        """The outfit shape: the labels are the items of these sets, `train` is what is left of the sets.
+
+        `each` leaves out every item in turn; `one` makes one point per set, without its `blank` (the paper's
+        form); where a set names none, it is drawn with this seed.
+        """
+        part = self._part(name, "sets", self.sets)
+        groups = read_sets(part, self.items)
         if not groups:
             raise self.parts[name].error("no set of two or more items; there is nothing to leave out")
         occurring = np.unique(np.concatenate(groups))
@@ -184,7 +191,10 @@ class Catalogue:
         questions = [part for part in self.parts.values() if part.kind == "questions"]
         catalogue = Catalogue(self.items, self.items.take(occurring), questions)
         catalogue.labels_are_items = True
-        catalogue._splits["train"] = leave_one_out(groups, own, len(occurring))
+        left = groups
+        if points == "one":
+            left = [np.array([blank]) for blank in read_blanks(part, self.items, seed)]
+        catalogue._splits["train"] = leave_out(groups, left, own, len(occurring))
         return catalogue
 
     def questions(self, source: str | Path) -> Questions:

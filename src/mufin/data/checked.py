@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mufin.data.formats import jsonl, parquet
-from mufin.data.formats.schema import Kind, canonical, empty_lists, flatten
+from mufin.data.formats.schema import Kind, canonical, empty_lists, flatten, same_text
 from mufin.data.items import Items
 from mufin.data.paths import REMEDY, leaving
 from mufin.data.report import Problem, Severity
@@ -87,8 +87,15 @@ class Checked:
     def sets(self, items: Items) -> None:
         """Check a file of sets."""
         self.known("items", items, "item")
-        sizes = np.diff(flatten(self.table.column("items"))[0])
+        offsets, members = flatten(self.table.column("items"))
+        sizes = np.diff(offsets)
         self.add("warning", "set of fewer than two items; it is left out", np.flatnonzero(sizes < 2))
+        if "blank" in self.table.column_names:
+            blank = self.table.column("blank")
+            owner = np.repeat(np.arange(len(sizes)), sizes)
+            inside = np.bincount(owner[same_text(members, blank.take(owner))], minlength=len(sizes)) > 0
+            odd = np.flatnonzero(blank.is_valid().to_numpy() & ~inside)
+            self.add("error", "blank that is no item of its set; name one of them", odd, blank)
 
     def questions(self, items: Items) -> None:
         """Check a file of fill-in-the-blank questions."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.formats.schema import flatten
+from mufin.data.formats.schema import flatten, same_text
 from mufin.data.report import Problem, troubles
 
 if TYPE_CHECKING:
@@ -76,9 +76,13 @@ def statistics(catalogue: Catalogue) -> Statistics:
         found.N, points = len(train), train.members
         found.labels_per_point = train.relevance.nnz / max(len(train), 1)
     elif catalogue.sets:
-        offsets, flat = flatten(catalogue.parts[catalogue.sets[0]].table().column("items"))
+        table = catalogue.parts[catalogue.sets[0]].table()
+        offsets, flat = flatten(table.column("items"))
         found.N, found.L, found.labels_per_point = len(offsets) - 1, 0, 1.0
         points = items.rows(flat)
+        if "blank" in table.column_names:  # a point is the set without it
+            owner = np.repeat(np.arange(len(table)), np.diff(offsets))
+            points = points[~same_text(flat, table.column("blank").take(owner))]
     if "test" in catalogue.splits:
         found.test = len(catalogue.split("test"))
     size = max(found.N, 1) if found.N else max(len(items), 1)

@@ -1,4 +1,4 @@
-"""Sets of items that go together (outfits): leave-one-out training points and fill-in-the-blank questions."""
+"""Sets of items that go together (outfits): training points with an item left out, and questions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 
 from mufin.data.formats.files import Part
-from mufin.data.formats.schema import flatten
+from mufin.data.formats.schema import STRING, flatten
 from mufin.data.items import Items
 from mufin.data.split import Split, known_rows, sparse
 
@@ -33,17 +34,37 @@ def read_sets(part: Part, items: Items) -> list[np.ndarray]:
     return [group for group in groups if len(group) > 1]
 
 
-def leave_one_out(groups: list[np.ndarray], own: np.ndarray, width: int) -> Split:
-    """Every set of k items as k points: the other k − 1 are its members, the one left out its label.
+def read_blanks(part: Part, items: Items, seed: int) -> list[int]:
+    """The item row left out of each set of `read_sets`: its `blank`, or one drawn at random."""
+    table = part.table()
+    offsets, flat = flatten(table.column("items"))
+    rows = items.rows(flat)
+    named = table.column("blank") if "blank" in table.column_names else pa.nulls(len(table), STRING)
+    blanks, rng = items.rows(named), np.random.default_rng(seed)
+    found = []
+    for number, (start, stop) in enumerate(pairwise(offsets)):
+        group = _distinct(rows[start:stop])
+        if named[number].is_valid and blanks[number] not in group:
+            raise part.error(
+                f"blank {named[number].as_py()!r} is no item of its set; name one of them", number
+            )
+        if len(group) > 1:
+            drawn = int(rng.choice(group))
+            found.append(int(blanks[number]) if named[number].is_valid else drawn)
+    return found
+
+
+def leave_out(groups: list[np.ndarray], left: list[np.ndarray], own: np.ndarray, width: int) -> Split:
+    """A point for each item `left` out of a set: the others are its members, the one left out its label.
 
     `own` (items,) gives the label row of an item, −1 for none.
     """
     members, sizes, answers = [], [], []
-    for group in groups:
-        for place in range(len(group)):
-            members.append(np.delete(group, place))
+    for group, items in zip(groups, left, strict=True):
+        for item in items:
+            members.append(group[group != item])
             sizes.append(len(group) - 1)
-            answers.append(own[group[place]])
+            answers.append(own[item])
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     flat = np.concatenate([np.zeros(0, np.int64), *members])
     relevance = sparse(np.arange(len(answers) + 1), np.asarray(answers, np.int64), width)

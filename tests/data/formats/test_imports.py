@@ -264,7 +264,7 @@ def test_polyvore() -> None:
     assert questions.answer.tolist() == [0, 1, 2]
     assert [len(query) for query in questions.query] == [4, 4, 4]
     first = catalogue.items[ids.index("1000")]
-    assert first.texts == ("red desk", "a nice one")  # the name in the address, where there is no title
+    assert first.texts == ("red desk",)  # the name in the address, where there is no title
     assert first.category == "desk"
     assert len(first.images) == 1
     trained = catalogue.from_sets("train_outfits")
@@ -273,6 +273,38 @@ def test_polyvore() -> None:
     told = [str(problem) for problem in catalogue.imported.problems]
     assert any("question that cannot be used" in text for text in told)
     assert not any("disjoint" in text for text in told)
+
+
+def test_polyvore_has_the_form_of_the_paper() -> None:
+    """Short captions; one point per outfit, which is the outfit without its blank."""
+    catalogue = Catalogue.from_polyvore(SAMPLES / "polyvore")
+    train = catalogue.from_sets("train_outfits", "one").split("train")
+    asked = catalogue.questions("fitb_train")
+    assert len(train) == len(asked) == 3
+    for point, (query, choices, answer) in enumerate(
+        zip(asked.query, asked.choices, asked.answer, strict=True)
+    ):
+        members = train.members[train.offsets[point] : train.offsets[point + 1]]
+        assert members.tolist() == query.tolist()
+        label = catalogue.from_sets("train_outfits").labels.ids[int(train.relevance[point].indices[0])]
+        assert label.as_py() == catalogue.items.ids[int(choices[answer])].as_py()
+    assert catalogue.imported is not None
+    row = catalogue.imported.statistics
+    assert (row.N, row.test, row.labels_per_point) == (3, 3, 1)
+    assert (row.tokens, row.images) == (
+        8,
+        pytest.approx(11 / 3),
+    )  # four items of two words; one lacks its image
+
+
+def test_polyvore_in_a_richer_form(mufin: Mufin, tmp_path: Path) -> None:
+    mufin("import", "polyvore", SAMPLES / "polyvore", "-o", tmp_path / "o", "--descriptions")
+    catalogue = Catalogue.read(tmp_path / "o")
+    assert catalogue.items[0].texts == ("red desk", "a nice one")
+    assert len(catalogue.from_sets("train_outfits", "each").split("train")) == 15  # 3 outfits of 5 items
+    assert (
+        len(catalogue.from_sets("train_outfits", "one").split("train")) == 3
+    )  # its blanks were written, too
 
 
 def test_polyvore_audits_its_splits(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
     {disjoint,nondisjoint}/fill_in_blank_{train,valid,test}.json
                                         [{question: ["set_index", …], answers: [4 of them], blank_position}]
 
-The right answer is the one out of the question's own set.
+The right answer is the one out of the question's own set: the blank of that outfit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ SPLITS = ("train", "valid", "test")
 Json = Any
 
 
-def read_polyvore(folder: Path, variant: Variant = "disjoint") -> Catalogue:
-    """The outfits of one variant: sets `train_outfits`, … and questions `fitb_test`, …"""
+def read_polyvore(folder: Path, variant: Variant = "disjoint", descriptions: bool = False) -> Catalogue:
+    """The outfits of one variant: sets `train_outfits`, … with their blanks, and questions `fitb_test`, …
+
+    An item's text is its short caption, as in the paper; with `descriptions` the description is a second one.
+    """
     inside = folder / variant
     if not inside.is_dir():
         raise CatalogueError(f"no folder {variant} in it; expected the unpacked polyvore_outfits", folder)
@@ -43,15 +46,17 @@ def read_polyvore(folder: Path, variant: Variant = "disjoint") -> Catalogue:
     if "train" not in outfits:
         raise CatalogueError("no such file; expected the training outfits", inside / "train.json")
     problems: list[Problem] = []
-    parts = [_sets(f"{name}_outfits", one) for name, one in outfits.items()]
-    for name in SPLITS:
-        path = inside / f"fill_in_blank_{name}.json"
-        if path.is_file() and name in outfits:
-            parts.append(_questions(path, f"fitb_{name}", outfits[name], problems))
+    questions = {
+        name: _questions(inside / f"fill_in_blank_{name}.json", one, problems)
+        for name, one in outfits.items()
+        if (inside / f"fill_in_blank_{name}.json").is_file()
+    }
+    parts = [_sets(f"{name}_outfits", one, questions.get(name, [])) for name, one in outfits.items()]
+    parts += [_asked(f"fitb_{name}", asked) for name, asked in questions.items()]
     used = list(
         dict.fromkeys(item for one in outfits.values() for row in one.values() for item in row.values())
     )
-    catalogue = Catalogue(_items(used, metadata, folder, problems), None, parts)
+    catalogue = Catalogue(_items(used, metadata, folder, descriptions, problems), None, parts)
     counts = audit(outfits, variant, problems)
     catalogue.imported = Imported("polyvore", statistics(catalogue), counts, problems)
     catalogue.imported.statistics.test = sum(len(p.table()) for p in parts if p.name == "fitb_test")
@@ -102,12 +107,20 @@ def _outfits(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _sets(name: str, outfits: dict[str, dict[str, str]]) -> Part:
-    rows = pa.array([list(row.values()) for row in outfits.values()], STRINGS)
-    return Part(name, "sets", pa.table({"items": rows, "set_id": pa.array(list(outfits), STRING)}))
+def _sets(name: str, outfits: dict[str, dict[str, str]], questions: list[dict[str, Any]]) -> Part:
+    """The outfits, each with the item that the question about it asks for, if there is one."""
+    blank = {row["set_id"]: row["choices"][row["answer"]] for row in questions}
+    columns = {
+        "items": pa.array([list(row.values()) for row in outfits.values()], STRINGS),
+        "set_id": pa.array(list(outfits), STRING),
+        "blank": pa.array([blank.get(outfit) for outfit in outfits], STRING),
+    }
+    return Part(name, "sets", pa.table(columns))
 
 
-def _questions(path: Path, name: str, outfits: dict[str, dict[str, str]], problems: list[Problem]) -> Part:
+def _questions(
+    path: Path, outfits: dict[str, dict[str, str]], problems: list[Problem]
+) -> list[dict[str, Any]]:
     """Questions with all their items known and exactly one right answer; the others are told of."""
     good: list[dict[str, Any]] = []
     bad: list[str] = []
@@ -117,8 +130,12 @@ def _questions(path: Path, name: str, outfits: dict[str, dict[str, str]], proble
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             bad.append(f"question {number}: {error}")
     note(problems, "question that cannot be used; it is left out", path.name, bad, len(bad))
+    return good
+
+
+def _asked(name: str, questions: list[dict[str, Any]]) -> Part:
     columns = {"query": STRINGS, "choices": STRINGS, "answer": pa.int64()}
-    table = {name: pa.array([row[name] for row in good], kind) for name, kind in columns.items()}
+    table = {name: pa.array([row[name] for row in questions], kind) for name, kind in columns.items()}
     return Part(name, "questions", pa.table(table))
 
 
@@ -134,6 +151,7 @@ def _question(question: Json, outfits: dict[str, dict[str, str]]) -> dict[str, A
         "query": [_item(str(part), outfits) for part in question["question"]],
         "choices": [_item(answer, outfits) for answer in answers],
         "answer": right[0],
+        "set_id": own,
     }
 
 
@@ -145,15 +163,18 @@ def _item(reference: str, outfits: dict[str, dict[str, str]]) -> str:
     return item
 
 
-def _items(used: list[str], metadata: Json, folder: Path, problems: list[Problem]) -> Items:
-    """The items of the outfits: title (else the name in the address), description, type, picture."""
+def _items(
+    used: list[str], metadata: Json, folder: Path, descriptions: bool, problems: list[Problem]
+) -> Items:
+    """The items of the outfits: title (else the name in the address), perhaps description; type, picture."""
     unknown = [item for item in used if not isinstance(metadata.get(item), dict)]
     note(problems, "item without metadata", "polyvore_item_metadata.json", unknown, len(unknown))
     rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
     images = [[f"images/{item}.jpg"] if is_file(folder / "images" / f"{item}.jpg") else [] for item in used]
     lacking = [item for item, row in zip(used, images, strict=True) if not row]
     note(problems, "item without a picture in images/", "images", lacking, len(lacking))
-    texts = [[text for text in (_title(row), _text(row, "description")) if text] for row in rows]
+    more = ["description"] if descriptions else []
+    texts = [[text for text in (_title(row), *(_text(row, name) for name in more)) if text] for row in rows]
     table = {
         "id": pa.array(used, STRING),
         "texts": pa.array(texts, STRINGS),

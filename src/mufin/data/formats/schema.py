@@ -3,7 +3,7 @@
 items, labels   id, texts (and title), images, category, related, image_urls, … anything else
 split           id, labels
 filter          id, label
-sets            items
+sets            items, and perhaps blank
 questions       query, choices, answer
 """
 
@@ -36,7 +36,7 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     },
     "split": {"id": STRING, "labels": STRINGS},
     "filter": {"id": STRING, "label": STRING},
-    "sets": {"items": STRINGS},
+    "sets": {"items": STRINGS, "blank": STRING},
     "questions": {"query": STRINGS, "choices": STRINGS, "answer": pa.int64()},
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
@@ -89,6 +89,11 @@ def lists(offsets: np.ndarray, values: pa.ChunkedArray | pa.Array) -> pa.Chunked
     """The inverse of `flatten`: row i holds values[offsets[i] : offsets[i + 1]]."""
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)])
+
+
+def same_text(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
+    """Where two columns of strings agree; never at a null."""
+    return np.asarray(pc.fill_null(pc.equal(left, right), False).to_numpy())
 
 
 def empty_lists(length: int) -> pa.ChunkedArray:
