@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -21,12 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from speed_made import exponent, made, made_labels, made_titles
 
 K, BATCHES, TUNED = 100, (1, 64, 512), 256
 POINTS = 300_000  # remembered by a model, at most
+PLAIN = ("similarity", "classifier")  # the paper's signals
 KEPT = 400_000  # labels of a model that is saved whole; of more only search and ranking are measured
 Row = dict[str, Any]
 
@@ -51,9 +55,9 @@ def limits() -> Row:
     """What the hardware gives: copy bandwidth and f32 matrix rate."""
     source = torch.randn(2**27)
     target = torch.empty_like(source)
-    copy = 2 * source.nbytes / seconds(target.copy_, [source], 1.0)
+    copied = 2 * source.nbytes / seconds(target.copy_, [source], 1.0)
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return {"copy GB/s": copy / 1e9, "f32 GFLOP/s": 2 * 2048**3 / seconds(a.matmul, [b], 1.0) / 1e9}
+    return {"copy GB/s": copied / 1e9, "f32 GFLOP/s": 2 * 2048**3 / seconds(a.matmul, [b], 1.0) / 1e9}
 
 
 # -- a model of each size ------------------------------------------------------------------------------------
@@ -69,11 +73,11 @@ def model_folder(name: str, cache: Path) -> Path:
     from mufin import Config, Mufin, save
     from mufin.data.items import Items
     from mufin.encode.embedder import Embedder
-    from mufin.encode.words import titles
-    from mufin.rank.fusion import Fusion
     from mufin.rank.ranker import Ranker
     from mufin.retrieve.approximate import ApproximateIndex
-    from mufin.retrieve.memory import Memory
+    from mufin.retrieve.lists import Lists
+    from mufin.signals import signals_of
+    from mufin.signals.mixture import Mixture
 
     folder = cache / name
     if (folder / "mufin.json").exists():
@@ -81,7 +85,8 @@ def model_folder(name: str, cache: Path) -> Path:
     n_points = 1300 + min(POINTS, 10 * _labels_of(name))
     world = made(name, n_points)
     n = world.entries.n_labels
-    config = Config.preset("fast").override(["rank.cross=attention", "retrieve.search=approximate"])
+    changes = ["rank.cross=attention", "retrieve.search=approximate", "memory.title_labels=false"]
+    config = Config.preset("fast").override(changes)
     torch.manual_seed(0)
     embedder = Embedder(config)
     vocabulary = embedder.text.tokenizer.get_vocab()
@@ -91,20 +96,19 @@ def model_folder(name: str, cache: Path) -> Path:
         return Items.from_table(pa.table({"id": [f"label-{i}" for i in range(count)], "texts": texts}))
 
     keys, points = world.queries[1300:], written(n_points - 1300, 7)
-    embedder.words.learn(points)
     labels = replace(made_labels(world), items=written(n, 3))
-    words, said = embedder.words.vectors(labels.items), titles(labels.items)
-    labels = replace(labels, bags=replace(labels.bags, words=words, titles=said))
     start = time.perf_counter()
     index = ApproximateIndex(world.entries, queries=world.queries[:TUNED])
     built = time.perf_counter() - start
     offsets = torch.arange(0, 3 * len(keys) + 1, 3)
     had = torch.randint(n, (3 * len(keys),))
-    memory = Memory(keys, offsets, had, embedder.words.vectors(points))
+    signals = [signal.study(points) for signal in signals_of(config)]
+    mixture = Mixture.of_beta(signals, 0.7)
+    model = Mufin(config, embedder, Ranker(config), labels, signals, mixture, Lists(offsets, had), index)
+    teach(model, keys, points)
     start = time.perf_counter()
-    _ = memory.index
+    _ = next(signal for signal in model.signals if signal.name == "memory").index
     remembered = time.perf_counter() - start
-    model = Mufin(config, embedder, Ranker(config), labels, Fusion.of_beta(0.7), memory, index)
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(world.queries[:1300].clone(), folder / "queries.pt")
     facts = {"labels": n, "entries": len(world.entries), "index s": built, "memory s": remembered,
@@ -114,19 +118,57 @@ def model_folder(name: str, cache: Path) -> Path:
     return folder
 
 
+def teach(model: Any, keys: Tensor, points: Any) -> None:
+    """What the signals would have learnt from these points; no title is encoded, it would take hours."""
+    from mufin.bag import PackedBags
+    from mufin.encode.features import silent
+    from mufin.rows import DenseRows
+    from mufin.signals.base import Query, Training
+
+    def readings(items: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for signal in model.signals:
+            if signal.name == "pretrained":
+                made = torch.nn.functional.normalize(
+                    torch.randn(len(items), model.embedder.text.width), dim=1
+                )
+                found[signal.name] = DenseRows(made.half())
+            else:
+                found[signal.name] = signal.read(items, None, False, silent)
+        return found
+
+    bags = PackedBags(keys, torch.arange(len(keys) + 1), keys)
+    remembered = Query(model.known, bags, readings(points))
+    labels = Query(model.known, model.labels.bags, readings(model.labels.items))
+    nothing = csr_matrix((len(keys), len(model.labels.alive)), dtype=bool)
+    training = Training(remembered, labels, nothing, nothing, own_items=False)
+    model.signals = tuple(signal.learn(training) for signal in model.signals)
+
+
+def only(model: Any, *names: str) -> None:
+    """Leave the model these signals alone, with the paper's mixture."""
+    from mufin.signals.mixture import Mixture
+
+    model.signals = tuple(signal for signal in model.signals if signal.name in names)
+    model.mixture = Mixture.of_beta(model.signals, 0.7)
+
+
 def unsaved(name: str) -> tuple[Any, Tensor]:
     """A model with that many labels, cross-attention and no memory, and queries; its index is built anew."""
     from mufin import Config, Mufin
     from mufin.encode.embedder import Embedder
-    from mufin.rank.fusion import Fusion
     from mufin.rank.ranker import Ranker
     from mufin.retrieve.approximate import ApproximateIndex
+    from mufin.signals import signals_of
+    from mufin.signals.mixture import Mixture
 
     world = made(name, 1300)
     config = Config.preset("fast").override(["rank.cross=attention", "modalities=text"])
     labels = made_labels(world)
     index = ApproximateIndex(world.entries, queries=world.queries[:TUNED])
-    model = Mufin(config, Embedder(config), Ranker(config), labels, Fusion.of_beta(0.7), None, index)
+    signals = [signal for signal in signals_of(config) if signal.name in PLAIN]
+    mixture = Mixture.of_beta(signals, 0.7)
+    model = Mufin(config, Embedder(config), Ranker(config), labels, signals, mixture, None, index)
     return model, world.queries
 
 
@@ -134,14 +176,11 @@ def served(name: str, cache: Path, like: str) -> Any:
     """The model of that size as it is served, with what the preset `paper` or `fast` has."""
     from mufin import load
     from mufin.rank.ranker import Ranker
-    from mufin.retrieve.memory import Memory
     from mufin.serve.packing import pack
 
     model = load(model_folder(name, cache), "cpu")
     if like == "paper":  # cross-attention, no memory, no words
-        model.memory = Memory.empty(model.config.embed.dim, model.labels.alive.device)
-        model.embedder.words = None
-        model.labels = replace(model.labels, bags=replace(model.labels.bags, words=None, titles=None))
+        only(model, *PLAIN)
     else:  # a memory with words, no cross-attention
         model.ranker = Ranker(model.config.override(["rank.cross=none"])).eval()
     pack(model)
@@ -178,7 +217,7 @@ def search(name: str, cache: Path) -> list[Row]:
     """Search, and ranking of what it found with and without the memory, for ready embeddings."""
     from mufin import load
     from mufin.retrieve.approximate import label_recall
-    from mufin.retrieve.memory import Memory
+    from mufin.signals.base import Query
 
     rows = []
     if is_large(name):
@@ -191,15 +230,19 @@ def search(name: str, cache: Path) -> list[Row]:
     truth = torch.cat([model.index.exact.search(part, K).labels for part in queries[:256].split(64)])
     alone = torch.cat([model.index.search(query, K).labels for query in queries[:256].split(1)])
     recall = label_recall(alone, truth)
-    memory, none = model.memory, Memory.empty(queries.shape[1], queries.device)
+    only(model, *PLAIN, "memory")
+    remembering = copy(model)
+    only(model, *PLAIN)
     for n in BATCHES:
         some = queries.split(n) if n < 512 else [queries[:512], queries[512:1024]]
         bags = [as_bags(part) for part in some if len(part) == n]
         find = seconds(lambda q: model.index.search(q, K), [q for q in some if len(q) == n])
-        model.memory = none
-        plain = seconds(lambda b: model.rank(b, 10), bags)
-        model.memory = memory
-        whole = seconds(lambda b: model.rank(b, 10), bags) if len(memory) else None
+
+        def answer(bags: Any, by: Any = model) -> Any:
+            return by.rank(Query(by.known, bags, {}), 10)
+
+        plain = seconds(answer, bags)
+        whole = seconds(partial(answer, by=remembering), bags) if len(model.points) else None
         rows.append(
             {"size": name, "labels": len(model.labels), "entries": model.index.n_entries, "batch": n,
              "search ms": 1e3 * find / n, "rank ms": 1e3 * (plain - find) / n,
@@ -414,26 +457,25 @@ def _stages(model: Any, n: int, pictures: list[bytes]) -> Row:
     from mufin import Item
     from mufin.data.images import load_batch
     from mufin.data.items import Items
-    from mufin.encode.features import Groups
 
     def item(i: int) -> Item:
         return Item(texts=[TITLE.format(i)], images=[pictures[i % len(pictures)]] if pictures else [])
 
     asked = [[item(n * b + i) for i in range(n)] for b in range(max(1, 32 // n))]
-    tables, groups = [Items.of(items) for items in asked], Groups.singles(np.arange(n))
+    tables = [Items.of(items) for items in asked]
 
-    def embedded(table: Items) -> Any:
-        return model.embedder.embed(model.features(table), groups)
+    def read(table: Items) -> Any:
+        return model.query(model.features(table))
 
     with torch.inference_mode():
         decode = 0.0
         if pictures:
             flat = [list(table.flat_images()[1]) for table in tables]
             decode = seconds(lambda some: load_batch(some, 128), flat, 1.0, 1)
-        encode = seconds(embedded, tables, 1.0, 1)
-        bags = [embedded(table) for table in tables]
-        rank = seconds(lambda b: model.rank(b, 10), bags, 1.0, 1)
-        find = seconds(lambda b: model.index.search(b.vectors(), K), bags, 1.0, 1)
+        encode = seconds(read, tables, 1.0, 1)
+        queries = [read(table) for table in tables]
+        rank = seconds(lambda query: model.rank(query, 10), queries, 1.0, 1)
+        find = seconds(lambda query: model.index.search(query.bags.vectors(), K), queries, 1.0, 1)
     whole = seconds(lambda items: model.recommend(items, k=10), asked, 1.0, 1)
     return {
         "decode ms": 1e3 * decode / n, "encode ms": 1e3 * (encode - decode) / n, "search ms": 1e3 * find / n,

@@ -315,17 +315,19 @@ def encoders(bounds: Row) -> list[Row]:
 def predictor(world: World, fast: Any) -> Any:
     """A model over these labels: the paper's ranker, exact search."""
     from mufin.model import Mufin
-    from mufin.rank.fusion import Fusion
     from mufin.rank.ranker import Ranker
+    from mufin.signals import signals_of
+    from mufin.signals.mixture import Mixture
     from speed_made import made_labels, paper_config
 
     config = paper_config()
     from mufin.retrieve.build import build_index
 
     index = build_index(world.entries)
-    return Mufin(
-        config, fast, Ranker(config).to(DEVICE), made_labels(world), Fusion.of_beta(0.7), None, index
-    )
+    signals = signals_of(config)
+    mixture = Mixture.of_beta(signals, 0.7)
+    ranker = Ranker(config).to(DEVICE)
+    return Mufin(config, fast, ranker, made_labels(world), signals, mixture, None, index)
 
 
 class Predict:
@@ -345,7 +347,9 @@ class Predict:
         return PackedBags.pack([Bag(self.place + 0 * bag.values, bag.mask)], DIM)
 
     def answer(self, bags: Any) -> tuple[Tensor, Tensor]:
-        ranked = self.model.rank(bags, 10)
+        from mufin.signals.base import Query
+
+        ranked = self.model.rank(Query(self.model.known, bags, {}), 10)
         return ranked.labels.cpu(), ranked.score.cpu()
 
     def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:

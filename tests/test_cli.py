@@ -262,16 +262,15 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     file = tmp_path / "red.png"
     file.write_bytes(picture("red"))
     found = shell.json("recommend", run, "red desk", "made of oak", "--image", file, "-k", 2)
-    votes = {"memory", "words", "titles", "titles_by_words"}
-    parts = {"score", "similarity", "classifier", *votes, "overlap", "meaning", "probability"}
-    assert set(found["hits"][0]) == {"label", "text", *parts}
     hit = found["hits"][0]
+    assert set(hit) == {"label", "text", "score", "probability", "parts", "evidence"}
+    assert sum(hit["parts"].values()) == pytest.approx(hit["score"], abs=1e-5)
+    assert {"similarity", "classifier"} <= set(hit["evidence"])
     scores = [one["score"] for one in found["hits"]]
     assert scores == sorted(scores, reverse=True)
     assert 0 <= hit["probability"] <= 1
     header, *lines = shell("recommend", run, "--image", file, "-k", 2).splitlines()
-    shown = ["label", "text", "probability", "score", "similarity", "classifier", "memory", "words"]
-    assert header.split() == shown
+    assert header.split() == ["label", "text", "probability", "score", *hit["parts"]]
     assert len(lines) == 2
 
 

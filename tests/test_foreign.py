@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.errors import ModelError, MufinError, UsageError
 from mufin.folder import file_hash, text_of
-from mufin.rank.affinity import Affinity
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
+from mufin.signals.compatibility import Compatibility
 
 ASKED = [Item("q", ["red circle"]), Item("r", ["bar 7"])]
 HUGE = 10**9
@@ -28,9 +28,9 @@ HUGE = 10**9
 
 @pytest.fixture(scope="module")
 def made(shop: Catalogue, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with most that a folder can hold: words, titles, meaning, a memory, a faiss file."""
+    """A model with every signal, and a faiss file."""
     settings = [
-        "text.words=true", "text.meaning=true", "memory.neighbours=5", "rank.beta=learnt",
+        "text.words=true", "text.pretrained_similarity=true", "memory.neighbours=5", "rank.beta=learnt",
         "retrieve.search=approximate", "pretrain.epochs=1", "finetune.epochs=1",
     ]  # fmt: skip
     path = tmp_path_factory.mktemp("made") / "run"
@@ -159,11 +159,15 @@ def at(place: int, value: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 POINTERS = {
-    "labels.safetensors": ["offsets", "words.indices", "words.indptr", "titles.indices", "titles.indptr"],
+    "labels.safetensors": ["offsets"],
     "index.safetensors": ["labels"],
-    "memory.safetensors": [
-        "offsets", "labels", "said.offsets", "said.labels", "words.indices", "words.indptr",
-        "by_word.indices", "by_word.indptr",
+    "points.safetensors": ["offsets", "labels"],
+    "words.safetensors": [
+        "labels.indices", "labels.indptr", "points.indices", "points.indptr", "by_word.indices",
+        "by_word.indptr",
+    ],
+    "titles.safetensors": [
+        "labels.indices", "labels.indptr", "title_labels.offsets", "title_labels.labels",
     ],
 }  # fmt: skip
 WRONG = {
@@ -180,21 +184,24 @@ def test_arrays_that_point_out_of_others(file: str, name: str, folder: Path) -> 
     """A search follows these numbers: one out of range reads memory that is not its own."""
     path = part(folder, file)
     tensors = load_file(path)
-    if name.startswith("said."):  # which this catalogue has none of
-        tensors |= {f"said.{key}": tensors[key].clone() for key in ("offsets", "labels")}
+    if name.startswith("title_labels."):  # which this catalogue has none of
+        points = load_file(part(folder, "points.safetensors"))
+        tensors |= {f"title_labels.{key}": points[key].clone() for key in ("offsets", "labels")}
     for how, change in WRONG.items():
-        if how in ("short", "long") and name in ("labels", "said.labels"):
+        if how in ("short", "long") and name in ("labels", "title_labels.labels"):
             continue  # checked with the offsets of the same lists, whose message it is
         save_file(tensors | {name: change(tensors[name])}, path)
         resign(folder)
-        with pytest.raises(ModelError, match="labels|memory|index"):
+        with pytest.raises(ModelError, match=Path(file).stem):
             load(folder)
     save_file(tensors, path)
     resign(folder)
     assert load(folder).recommend(ASKED)
 
 
-@pytest.mark.parametrize("file", ["labels.safetensors", "index.safetensors", "memory.safetensors"])
+@pytest.mark.parametrize(
+    "file", [f"{name}.safetensors" for name in ("labels", "index", "memory", "words", "pretrained")]
+)
 def test_tensors_of_another_shape_or_kind(file: str, folder: Path) -> None:
     path = part(folder, file)
     tensors = load_file(path)
@@ -262,7 +269,7 @@ def test_a_faiss_file_of_other_entries(folder: Path) -> None:
     refused(folder, "holds \\(30, 16\\) vectors")
 
 
-def test_an_affinity_whose_tensors_do_not_fit() -> None:
+def test_a_compatibility_whose_tensors_do_not_fit() -> None:
     sides = {f"{name}.{key}": torch.zeros(shape) for name in ("points", "labels")
              for key, shape in (("mean", (6,)), ("basis", (6, 3)), ("shift", (3,)))}  # fmt: skip
     pairs = {f"pairs.{key}": torch.zeros(5, 3) for key in ("points", "labels")} | {
@@ -270,13 +277,13 @@ def test_an_affinity_whose_tensors_do_not_fit() -> None:
     }
     view = {**sides, **pairs, "correlation": torch.zeros(3)}
     good = {f"sets.0.{name}": tensor for name, tensor in view.items()} | {"mixture": torch.zeros(3)}
-    assert Affinity.of(good).sets
+    assert Compatibility.of(good).sets
     for name, tensor in good.items():
         for changed in (tensor[..., :-1], tensor[None], tensor.double()):
             if name == "mixture" and changed.dtype == torch.float64:
                 continue
             with pytest.raises(UsageError):
-                Affinity.of(good | {name: changed})
+                Compatibility.of(good | {name: changed})
 
 
 def test_a_faiss_file_on_a_full_disk_is_an_os_error() -> None:

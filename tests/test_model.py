@@ -13,6 +13,7 @@ import torch
 from made import picture
 from mufin import Catalogue, Config, Hit, Item, Mufin, fit, load, save
 from mufin.errors import UsageError
+from mufin.retrieve.lists import Lists
 
 
 @pytest.fixture(scope="module")
@@ -375,10 +376,12 @@ def test_filters_and_removal_with_memory(remembering: Path, tmp_path: Path) -> N
     assert sorted(ids(model.recommend(ASKED, k=20))) == sorted([every[0], *every[2:]])
     votes = {hit.label: hit.memory for hit in model.recommend(ASKED, k=20)}
     assert votes[every[0]] == 0
-    labels, points = model.labels.items.ids.to_pylist(), model.memory
+    labels, points = model.labels.items.ids.to_pylist(), model.points
     had = [{labels[row] for row in points.labels[a:b]} for a, b in pairwise(points.offsets.tolist())]
     assert all(had)  # a point whose labels are all gone has no vote
-    similarity = (points.keys @ model.embed(ASKED).vector()[0]).tolist()
+    vectors = model.point_vectors()
+    assert vectors is not None
+    similarity = (vectors @ model.embed(ASKED).vector()[0]).tolist()
     settings = model.config.memory
     nearest = sorted(range(len(had)), key=lambda i: -similarity[i])[: settings.neighbours]
     shares = np.exp(np.array([similarity[i] for i in nearest]) / settings.temperature)
@@ -413,18 +416,18 @@ def test_a_label_that_one_example_has_many_times_counts_once(remembering: Path) 
     often.add_examples([asked, ASKED], [["q-bar", "q-red"] * 10_000, ["q-bar"] * 3])
     assert often.recommend(asked, k=7) == once.recommend(asked, k=7)
     assert torch.equal(often.labels.frequency, once.labels.frequency)
-    assert len(often.memory.labels) == len(once.memory.labels)
+    assert len(often.points.labels) == len(once.points.labels)
 
 
 def test_votes_are_bounded_whatever_a_file_holds(remembering: Path) -> None:
     model = load(remembering)
-    listed = torch.zeros(10_000, dtype=torch.int64)
-    offsets = torch.tensor([0, len(listed)])
-    key = model.embed(ASKED).vector()
-    memory = model.memory.with_points(key, offsets, listed)
-    labels, votes = memory.votes(key, 5, 0.1)
-    assert labels[0, 0] == 0
-    assert float(votes.max()) <= 1.0
+    model.add_examples(ASKED, [["q-red"]])
+    model.points = Lists(
+        torch.cat([model.points.offsets[:-1], model.points.offsets[-1:] + 9_999]),
+        torch.cat([model.points.labels, torch.zeros(9_999, dtype=torch.int64)]),
+    )
+    votes = [hit.memory for hit in model.recommend(ASKED, k=7)]
+    assert 0 < max(votes) <= 1.0
 
 
 def test_a_model_without_memory_takes_no_examples(model: Mufin) -> None:

@@ -177,9 +177,11 @@ def test_added_labels_and_examples(model: Mufin, tmp_path: Path) -> None:
     torch.testing.assert_close(model.labels.weights[row], bag.vector()[0].half(), atol=1e-4, rtol=0)
     assert "new" in [hit.label for hit in model.recommend(NEW, k=9)]
 
-    before = len(model.memory)
+    before = len(model.points)
     model.add_examples(NEW, [["new", "q-red"]])
-    assert torch.equal(model.memory.keys[before], bag.vector()[0])
+    vectors = model.point_vectors()
+    assert vectors is not None
+    assert torch.equal(vectors[before], bag.vector()[0])
     model.remove_labels("q-bar")
     save_labels(model, tmp_path)
     again = load(tmp_path)

@@ -26,7 +26,10 @@ from mufin.data.pictures import StoredPictures
 from mufin.errors import ConfigError, ModelError
 from mufin.folder import file_hash, text_of
 from mufin.retrieve.approximate import ApproximateIndex
-from mufin.retrieve.memory import Memory
+from mufin.retrieve.lists import Lists
+from mufin.signals import signals_of
+from mufin.signals.memory import Memory
+from mufin.signals.mixture import Mixture
 from mufin.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
@@ -79,8 +82,8 @@ def test_loaded_is_what_was_saved(tiny_model: Mufin, saved: Path, shop: Catalogu
     assert again.recommend(items, k=7) == tiny_model.recommend(items, k=7)  # equal floats
     assert torch.equal(again.embed(items).values, tiny_model.embed(items).values)
     assert again.config == tiny_model.config
-    assert torch.equal(again.fusion.weights, tiny_model.fusion.weights)
-    assert torch.equal(again.fusion.calibration, tiny_model.fusion.calibration)
+    assert torch.equal(again.mixture.weights, tiny_model.mixture.weights)
+    assert torch.equal(again.mixture.calibration, tiny_model.mixture.calibration)
     assert len(again.labels) == 7
 
 
@@ -106,13 +109,16 @@ def test_a_large_memory_is_saved_with_its_index(
 ) -> None:
     plain = load(saved)
     keys = torch.nn.functional.normalize(torch.randn(30, plain.config.embed.dim), dim=1)
-    memory = Memory(keys, torch.arange(31), torch.arange(30) % 7)
-    parts = plain.embedder, plain.ranker, plain.labels, plain.fusion
-    model = Mufin(plain.config.override(["memory.neighbours=3"]), *parts, memory)
+    config = plain.config.override(["memory.neighbours=3"])
+    signals = [*plain.signals, Memory(config.memory, keys)]
+    points = Lists(torch.arange(31), torch.arange(30) % 7)
+    parts = plain.embedder, plain.ranker, plain.labels, signals, Mixture.of_beta(signals, 0.7), points
+    model = Mufin(config, *parts)
     monkeypatch.setattr("mufin.retrieve.build.FEW", 20)
     save(model, tmp_path / "run")
     again = load(tmp_path / "run")
-    assert isinstance(again.memory.built, ApproximateIndex)
+    memory = next(signal for signal in again.signals if isinstance(signal, Memory))
+    assert isinstance(vars(memory)["index"], ApproximateIndex)
     assert again.recommend(ASKED, k=7) == model.recommend(ASKED, k=7)
     save(plain, tmp_path / "run")
     assert not list((tmp_path / "run").glob("memory-*.faiss"))
@@ -370,7 +376,7 @@ def fails(folder: Path, said: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["network.safetensors", "labels.safetensors", "index.safetensors", "memory.safetensors",
+    ["network.safetensors", "labels.safetensors", "index.safetensors", "points.safetensors",
      "labels.parquet", "config.toml", "layout/text/config.json", "layout/vision/config.json",
      "layout/text/tokenizer.json"],
 )  # fmt: skip
@@ -456,16 +462,18 @@ def test_a_manifest_that_is_none(garbage: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("fusion", None),
-        ("fusion", [0.5]),
-        ("fusion", ["high"] * 9),
-        ("fusion", [float("nan")] * 9),
-        ("calibration", 3),
-        ("calibration", [[1], [2], [3]]),
-        ("calibration", [1.0, 0.0]),
+        ("mixture", None),
+        ("mixture", [0.5]),
+        ("mixture", {}),
+        ("mixture", {"weights": {"classifier": "high"}, "calibration": [1, 0, 0, 0]}),
+        ("mixture", {"weights": {"classifier": float("nan")}, "calibration": [1, 0, 0, 0]}),
+        ("mixture", {"weights": {"telepathy": 1.0}, "calibration": [1, 0, 0, 0]}),
+        ("mixture", {"weights": {}, "calibration": 3}),
+        ("mixture", {"weights": {}, "calibration": [[1], [2], [3], [4]]}),
+        ("mixture", {"weights": {}, "calibration": [1.0, 0.0]}),
         ("own_items", "no"),
         ("parts", {}),
-        ("fusion", [10**400] * 26),
+        ("mixture", {"weights": {"classifier": 10**400}, "calibration": [1, 0, 0, 0]}),
         ("labels", 10**400),
         ("library", 3),
     ],
@@ -532,7 +540,6 @@ def test_large_arrays_are_mapped_and_not_read(saved: Path, tiny_config: Config, 
     from mufin.bag import PackedBags
     from mufin.encode.embedder import Embedder
     from mufin.labels import Labels
-    from mufin.rank.fusion import Fusion
     from mufin.rank.ranker import Ranker
 
     n, dim = 50_000, 192  # more than what is small enough to be checked in full
@@ -545,7 +552,9 @@ def test_large_arrays_are_mapped_and_not_read(saved: Path, tiny_config: Config, 
         Items.from_table(pa.table({"id": ids, "texts": texts})), PackedBags(vectors, torch.arange(n + 1)),
         vectors, torch.ones(n), vectors, yes, torch.ones(n), yes, own_items=False,
     )  # fmt: skip
-    model = Mufin(config, Embedder(config), Ranker(config), labels, Fusion.of_beta(0.7))
+    signals = signals_of(config)
+    mixture = Mixture.of_beta(signals, 0.7)
+    model = Mufin(config, Embedder(config), Ranker(config), labels, signals, mixture)
     save(model, tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     assert size > 170 << 20

@@ -16,7 +16,6 @@ from mufin.data.items import Items
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.progress import Progress
 from mufin.store import pick_device
 from peers.common import best_columns
 
@@ -78,7 +77,7 @@ def _encoded(items: Items) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the unit vectors of each item's texts and of its pictures, 0 where it has none."""
     embedder = Embedder(Config().override(ENCODERS)).to(pick_device("auto"))
     everything = np.arange(len(items), dtype=np.int64)
-    features = embedder.features_of(items, everything, Progress(quiet=True), "Encoding")
+    features = embedder.features(items)
     groups = Groups.singles(everything)
     found = []
     for part in (features.text, features.image):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -50,10 +48,7 @@ class PackedBags:
 
     rows: Tensor  # (Σm, D), in half precision where they are kept for long
     offsets: Tensor  # (n + 1,) int64
-    words: csr_matrix | None = None  # (n, V) unit rows, where texts are also read as bags of words
-    titles: csr_matrix | None = None  # (n, V′), then: one for each word of a title
     whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
-    meaning: Tensor | None = None  # (n, H) unit rows: what titles say to the text encoder before training
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -100,16 +95,11 @@ class PackedBags:
         tail = other.offsets[1:] + self.offsets[-1]
         rows = torch.cat([self.rows, other.rows.to(self.rows.dtype)])
         offsets = torch.cat([self.offsets, tail])
-        words, titles = stacked(self.words, other.words), stacked(self.titles, other.titles)
-        whole, meaning = joined([self.whole, other.whole]), None
-        if self.meaning is not None and other.meaning is not None:
-            meaning = torch.cat([self.meaning, other.meaning.to(self.meaning)])
-        return PackedBags(rows, offsets, words, titles, whole, meaning)
+        return PackedBags(rows, offsets, joined([self.whole, other.whole]))
 
     def halved(self) -> PackedBags:
-        """Rows and meaning in half precision; what is taken of them is f32 again."""
-        meaning = None if self.meaning is None else self.meaning.half()
-        return replace(self, rows=self.rows.half(), meaning=meaning)
+        """Rows in half precision; what is taken of them is f32 again."""
+        return replace(self, rows=self.rows.half())
 
     def select(self, which: Tensor) -> PackedBags:
         """Only these bags, in this order, still packed."""
@@ -117,20 +107,12 @@ class PackedBags:
         offsets = F.pad((end - start).cumsum(0), (1, 0))
         shift = torch.repeat_interleave(start - offsets[:-1], end - start)
         position = torch.arange(len(shift), device=shift.device) + shift
-        place = np.asarray(which.cpu())
-        words, titles = (None if some is None else some[place] for some in (self.words, self.titles))
-        whole, meaning = (None if some is None else some[which] for some in (self.whole, self.meaning))
-        return PackedBags(self.rows[position], offsets, words, titles, whole, meaning)
+        whole = None if self.whole is None else self.whole[which]
+        return PackedBags(self.rows[position], offsets, whole)
 
     def to(self, device: torch.device) -> PackedBags:
-        whole, meaning = (None if some is None else some.to(device) for some in (self.whole, self.meaning))
-        rows, offsets = self.rows.to(device), self.offsets.to(device)
-        return replace(self, rows=rows, offsets=offsets, whole=whole, meaning=meaning)
-
-
-def stacked(above: csr_matrix | None, below: csr_matrix | None) -> csr_matrix | None:
-    """One above the other; None unless there are both."""
-    return None if above is None or below is None else csr_matrix(vstack([above, below]))
+        whole = None if self.whole is None else self.whole.to(device)
+        return PackedBags(self.rows.to(device), self.offsets.to(device), whole)
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:

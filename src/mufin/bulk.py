@@ -17,10 +17,10 @@ from mufin.data.catalogue import Catalogue, read_items
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.files import SUFFIXES
 from mufin.data.items import Items
-from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.signals.base import Query
 from mufin.temporary import beside
 
 BLOCK = 1024  # items in memory at a time
@@ -70,8 +70,8 @@ def predict_file(model: Mufin, source: Source, output: Path, k: int, progress: P
 
     def tables() -> Iterator[pa.Table]:
         nonlocal empty
-        for start, items, bags in _blocks(model, source, progress, "Predicting"):
-            labels, scores, nothing = _best(model, source, start, bags, k)
+        for start, items, query in _blocks(model, source, progress, "Predicting"):
+            labels, scores, nothing = _best(model, source, start, query, k)
             empty += nothing
             yield pa.table({"id": items.ids.combine_chunks(), "labels": labels, "scores": scores})
 
@@ -85,9 +85,9 @@ def embed_file(model: Mufin, source: Source, output: Path, progress: Progress) -
 
     def vectors() -> Iterator[tuple[int, Items, npt.NDArray[np.float32]]]:
         nonlocal empty
-        for start, items, bags in _blocks(model, source, progress, "Embedding"):
-            empty += int((_sizes(bags) == 0).sum())
-            yield start, items, bags.vectors().float().cpu().numpy()
+        for start, items, query in _blocks(model, source, progress, "Embedding"):
+            empty += int((_sizes(query.bags) == 0).sum())
+            yield start, items, query.bags.vectors().float().cpu().numpy()
 
     if output.suffix == ".npy":
         _write_npy(((start, x) for start, _, x in vectors()), output, (len(source), dim))
@@ -131,24 +131,22 @@ def read_items_of(path: Path) -> Items:
 
 def _blocks(
     model: Mufin, source: Source, progress: Progress, name: str
-) -> Iterator[tuple[int, Items, PackedBags]]:
-    """The first row, the items and the bags X̂¹ of every block."""
+) -> Iterator[tuple[int, Items, Query]]:
+    """The first row, the items and the queries of every block."""
     with progress.task(name, len(source)) as task:
         for start in range(0, len(source), BLOCK):
             items = source.items.take(np.arange(start, min(start + BLOCK, len(source))))
             features = model.features(items, cached=source.cached)
-            yield start, items, model.embedder.embed(features, Groups.singles(np.arange(len(items))))
+            yield start, items, model.query(features)
             task.advance(len(items))
 
 
-def _best(
-    model: Mufin, source: Source, start: int, bags: PackedBags, k: int
-) -> tuple[pa.Array, pa.Array, int]:
+def _best(model: Mufin, source: Source, start: int, query: Query, k: int) -> tuple[pa.Array, pa.Array, int]:
     """Label ids and scores as lists, and how many items had nothing to look at: their lists are empty."""
-    hidden = None if source.hidden is None else source.hidden[start : start + len(bags)]
-    ranked = model.rank(bags, k, hidden)
+    hidden = None if source.hidden is None else source.hidden[start : start + len(query)]
+    ranked = model.rank(query, k, hidden)
     labels, scores = ranked.labels.cpu().numpy(), ranked.score.float().cpu().numpy()  # (B, k)
-    looked_at = _sizes(bags) > 0
+    looked_at = _sizes(query.bags) > 0
     shown = (labels >= 0) & looked_at[:, None]
     offsets = pa.array(np.append(0, np.cumsum(shown.sum(axis=1))), pa.int32())
     ids = model.labels.items.ids.take(pa.array(labels[shown])).combine_chunks()

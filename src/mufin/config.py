@@ -43,11 +43,11 @@ class Text(Section):
     """Tell an encoder that is blind to capitals how a text is written, by a further token: lower, Title Case,
     Sentence case, UPPER; without effect but where all layers are trained and it has spare tokens."""
     words: bool = False
-    """Read texts as bags of words and character n-grams too: training points with like words vote, and words
-    shared with a label count."""
-    meaning: bool = False
-    """Compare titles and labels by the encoder as it came, too: training makes it forget what this catalogue
-    has no examples of. Another encoder to run, where it is trained."""
+    """Also read texts as bags of words and character n-grams: training points with similar words vote, and
+    words shared with a label count."""
+    pretrained_similarity: bool = False
+    """Also compare titles and labels by the encoder before training, which makes it forget what this
+    catalogue has no examples of. A second encoder to run, unless the first is frozen."""
 
 
 class Vision(Section):
@@ -60,9 +60,9 @@ class Vision(Section):
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
     stages: bool | Literal["every"] = False
-    """Keep what earlier stages of the encoder saw (colours, textures): affinity reads them and not its last
-    map, `embed.stages` beside it; `every` layer, and how channels go together, for `embed.stages` alone.
-    Without effect but on `offline`, frozen."""
+    """Keep what earlier stages of the encoder saw (colours, textures): compatibility reads them, not its
+    last map, `embed.stages` beside it; `every` layer, and how channels go together, for `embed.stages` alone.
+    Ignored unless the encoder is `offline` and frozen."""
 
 
 class Embed(Section):
@@ -152,7 +152,7 @@ class Rank(Section):
     """η begins at random (paper) or as the centroid of the label's datapoints."""
     beta: Annotated[float, Field(ge=0, le=1)] | Literal["learnt"] = 0.7
     """s = β c + (1 − β) a; `learnt` fits a mixture of all parts of the score on the validation points."""
-    affinity: bool = False
+    compatibility: bool = False
     """Score labels without training also by which content goes with which; beyond the paper."""
 
 
@@ -167,8 +167,8 @@ class Memory(Section):
     """The same for points found by their words, see `text.words`."""
     per_label: int = Field(1000, ge=1)
     """Points are remembered until each label has this many."""
-    implied: bool = False
-    """Remembered points also vote for labels that their titles say word for word, where the catalogue leaves
+    title_labels: bool = False
+    """Remembered points also vote for labels that their titles name word for word, where the catalogue leaves
     such labels out of its lists; needs `text.words`."""
     loss: float = Field(0.0, ge=0)
     """Weight in Module IV of −log of the votes that a point's labels get from the other points."""

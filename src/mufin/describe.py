@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def describe(folder: Path, model: Mufin) -> dict[str, Any]:
     """Labels, encoders, settings and size of the model in a folder."""
-    from mufin.rank.fusion import NAMES  # here: settings can be compared without loading torch
-    from mufin.store import read_facts
+    from mufin.store import read_facts  # here: settings can be compared without loading torch
 
     labels, config = model.labels, model.config
     preset, changed = nearest_preset(config)
@@ -34,8 +33,8 @@ def describe(folder: Path, model: Mufin) -> dict[str, Any]:
         "modalities": config.modalities,
         "text_encoder": config.text.model,
         "vision_encoder": config.vision.model if config.modalities != "text" else None,
-        "memory": len(model.memory),
-        "mixture": dict(zip(NAMES, model.fusion.weights.tolist(), strict=True)),
+        "memory": len(model.points),
+        "mixture": model.mixture.stored()["weights"],
         "alpha": _quantiles(labels.alpha.float().cpu().numpy()),
         "preset": preset,
         "settings": changed,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,24 +11,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Hit:
-    """A recommended label, with the parts of its score.
+    """A recommended label: its score, the parts of the score, and the evidence behind it.
 
-    With the paper's settings score = β · classifier + (1 − β) · similarity; else a mixture learnt on held-out
-    points, in which the memory takes part.
+    With the paper's settings score = β · classifier + (1 − β) · similarity; else it is a mixture of all
+    signals that was learnt on held-out points.
     """
 
     label: str
     score: float  # s
-    similarity: float  # a
-    classifier: float  # c
-    memory: float  # m, the votes of the nearest training points
-    words: float  # the votes of training points with like words
-    titles: float  # what m lacks: votes for a label that only the titles of those points say
-    titles_by_words: float  # the same of points with like words
-    overlap: float  # how alike the words of item and label are; 1 if the item's title says the label
-    meaning: float  # how alike title and label are to the text encoder before it was trained
     probability: float  # that the label is relevant, calibrated on held-out points
+    parts: Mapping[str, float] = field(default_factory=dict)  # what each signal adds to the score
+    evidence: Mapping[str, float] = field(default_factory=dict)  # what each signal says, column by column
     text: str = ""
+
+    @property
+    def similarity(self) -> float:
+        """a, the similarity of item and label."""
+        return self.evidence["similarity"]
+
+    @property
+    def classifier(self) -> float:
+        """c, what the label's classifier says."""
+        return self.evidence["classifier"]
+
+    @property
+    def memory(self) -> float:
+        """m, the votes of the nearest training points; 0 without a memory."""
+        return self.evidence.get("memory", 0.0)
 
     def __str__(self) -> str:
         return f"{self.probability:4.0%}  {self.label}  {self.text}"
@@ -35,25 +45,21 @@ class Hit:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Label rows (B, k), best first, −1 where fewer are eligible; and what `Hit` has, (B, k) each."""
+    """The k best labels of each query, best first; −1 where fewer are eligible."""
 
-    labels: Tensor
-    score: Tensor
-    similarity: Tensor
-    classifier: Tensor
-    memory: Tensor
-    words: Tensor
-    titles: Tensor
-    titles_by_words: Tensor
-    overlap: Tensor
-    meaning: Tensor
-    probability: Tensor
+    labels: Tensor  # (B, k)
+    score: Tensor  # (B, k)
+    probability: Tensor  # (B, k)
+    parts: Tensor  # (B, k, parts)
+    evidence: Tensor  # (B, k, columns)
 
     @staticmethod
-    def join(parts: list[Ranked]) -> Ranked:
-        return Ranked(*(torch.cat(same) for same in zip(*(vars(p).values() for p in parts), strict=True)))
+    def join(batches: Sequence[Ranked]) -> Ranked:
+        """Several batches as one."""
+        return Ranked(*(torch.cat(same) for same in zip(*(vars(b).values() for b in batches), strict=True)))
 
     @staticmethod
     def nothing(n: int, device: torch.device) -> Ranked:
+        """No labels for n queries."""
         none = torch.zeros(n, 0, device=device)
-        return Ranked(none.long(), *[none] * 10)
+        return Ranked(none.long(), none, none, none[..., None], none[..., None])

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.bag import Bag, PackedBags
-from mufin.candidates import eligible_votes, meant, merge, shared_words
 from mufin.config import Config
 from mufin.data.item import Item
 from mufin.data.items import Items
@@ -26,15 +25,18 @@ from mufin.hits import Hit, Ranked
 from mufin.inference import at_ease
 from mufin.labels import Labels
 from mufin.ragged import offsets_of
-from mufin.rank.affinity import Affinity
-from mufin.rank.fusion import PAPER_BETA, Fusion, Parts
 from mufin.rank.ranker import Ranker
+from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.lists import Lists
-from mufin.retrieve.memory import Memory
 from mufin.retrieve.shortlist import Shortlist
+from mufin.signals.base import Candidates, Known, Query, Signal, grouped
+from mufin.signals.candidates import evidence, proposed
+from mufin.signals.compatibility import Compatibility
+from mufin.signals.mixture import PAPER_BETA, Evidence, Mixture
+from mufin.signals.reading import read
 
-CHUNK = 256  # datapoints ranked at a time: bounds the memory of (B, 100, m, D)
+CHUNK = 256  # queries ranked at a time: bounds the memory of (B, 100, m, D)
 
 
 class Mufin:
@@ -46,41 +48,60 @@ class Mufin:
         embedder: Embedder,
         ranker: Ranker,
         labels: Labels,
-        fusion: Fusion,
-        memory: Memory | None = None,
+        signals: Sequence[Signal],
+        mixture: Mixture,
+        points: Lists | None = None,
         index: Index | None = None,
-        affinity: Affinity | None = None,
+        compatibility: Compatibility | None = None,
     ) -> None:
-        self.config, self.fusion, self.affinity = config, fusion, affinity
+        self.config, self.mixture, self.compatibility = config, mixture, compatibility
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
-        self.labels = labels
-        self.memory = memory or Memory.empty(config.embed.dim, labels.alive.device)
+        self.labels, self.signals = labels, tuple(signals)
+        self.points = Lists.none(0, labels.alive.device) if points is None else points
         self.index = index or self._new_index()
         self.saved: dict[
             Path, dict[str, Any]
-        ] = {}  # the manifest in each folder that it was read from or saved to
+        ] = {}  # the manifest of each folder it was read from or saved to
 
     def _new_index(self) -> Index:
         settings = self.config.retrieve
-        return build_index(self.labels.entries(settings.entries), settings.search, self.memory.sample())
+        return build_index(
+            self.labels.entries(settings.entries), settings.search, sample(self.point_vectors())
+        )
+
+    def point_vectors(self) -> Tensor | None:
+        """x̂¹ (M, D) of the remembered points, if a signal keeps them."""
+        return next((found for signal in self.signals if (found := signal.point_vectors()) is not None), None)
+
+    @property
+    def known(self) -> Known:
+        """What the signals share."""
+        entries = tuple(self.config.retrieve.entries)
+        return Known(self.labels, self.index, entries, self.embedder, self.ranker, self.points)
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
 
-    # -- items to bags ---------------------------------------------------------------------------------------
+    # -- items to queries ------------------------------------------------------------------------------------
 
     def embed(self, items: Item | Sequence[Item]) -> Bag:
         """X̂¹ of each item, padded: values (B, m, D), mask (B, m); `.vector()` gives x̂¹."""
-        table = self._table(items)
+        table = self._table(items).only(self.config.modalities)
+        features = self.embedder.features(table, cached=False)
         with torch.no_grad():
-            bag: Bag = self.embedder(self.features(table).batch(Groups.singles(np.arange(len(table)))))
+            bag: Bag = self.embedder(features.batch(Groups.singles(np.arange(len(table)))))
         return bag
 
     def features(self, items: Items, cached: bool = False, progress: Advance = silent) -> Features:
-        """The frozen outputs of the descriptors that this model looks at."""
-        return self.embedder.features(items.only(self.config.modalities), cached, progress)
+        """The frozen outputs of the descriptors that this model looks at, and what its signals read."""
+        return read(self.embedder, self.signals, items.only(self.config.modalities), cached, progress)
 
-    # -- bags to labels --------------------------------------------------------------------------------------
+    def query(self, features: Features, groups: Groups | None = None) -> Query:
+        """Groups of items, or each by itself, ready to be ranked."""
+        groups = groups or Groups.singles(np.arange(len(features)))
+        return Query(self.known, self.embedder.embed(features, groups), grouped(features, groups))
+
+    # -- queries to labels -----------------------------------------------------------------------------------
 
     def shortlist(self, items: Item | Sequence[Item], k: int | None = None) -> Shortlist:
         """R: the k nearest unique labels of each item by similarity alone."""
@@ -92,83 +113,54 @@ class Mufin:
 
     @torch.no_grad()
     def rank(
-        self, bags: PackedBags, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
+        self, query: Query, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
     ) -> Ranked:
-        """The k best labels of each bag; `exclude` (B, L) holds labels not to be shown for a bag."""
+        """The k best labels of each query; `exclude` (B, L) holds labels not to be shown for a query."""
         if k < 1:
             raise UsageError(f"k is {k}; ask for at least one label")
-        if not len(self.labels.alive) or not len(bags):
-            return Ranked.nothing(len(bags), bags.rows.device)
-        with at_ease(bags.rows.device):
-            return Ranked.join([self._best(*part, k) for part in self._candidates(bags, k, exclude, allowed)])
+        device = query.bags.rows.device
+        if not len(self.labels.alive) or not len(query):
+            return Ranked.nothing(len(query), device)
+        with at_ease(device):
+            parts = [self._best(*part, k) for part in self._candidates(query, k, exclude, allowed)]
+            return Ranked.join(parts)
 
     @torch.no_grad()
-    def candidates(self, bags: PackedBags, exclude: csr_matrix | None = None) -> tuple[Tensor, Parts]:
-        """The labels (B, K) that each bag is ranked over, −1 where fewer, and the parts of their scores."""
-        labels, parts = zip(*self._candidates(bags, 1, exclude, None), strict=True)
+    def candidates(self, query: Query, exclude: csr_matrix | None = None) -> tuple[Tensor, Evidence]:
+        """The labels (B, K) that each query is ranked over, −1 where fewer, and the evidence of each."""
+        labels, found = zip(*self._candidates(query, 1, exclude, None), strict=True)
         width = max(part.shape[1] for part in labels)
         padded = [F.pad(part, (0, width - part.shape[1]), value=-1) for part in labels]
-        return torch.cat(padded), Parts.join([part.widened(width) for part in parts])
+        return torch.cat(padded), Evidence.join(found)
 
     def _candidates(
-        self, bags: PackedBags, k: int, exclude: csr_matrix | None, allowed: Tensor | None
-    ) -> Iterator[tuple[Tensor, Parts]]:
-        """Chunk by chunk: the shortlist of each bag, joined with what its memory votes for."""
-        allowed = self.labels.living(allowed)
-        shortlist = self.config.retrieve.shortlist
-        width = min(max(k, shortlist), len(self.labels.alive))
-        chunk = 2 * CHUNK if bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
-        for rows in torch.arange(len(bags), device=bags.rows.device).split(chunk):
-            vector = (x := bags.take(rows)).vector()
-            hidden = None if exclude is None else exclude[int(rows[0]) : int(rows[-1]) + 1]
-            found = self.index.search(vector, width, hidden, allowed)
-            some = rows.cpu().numpy()
-            words, titles = (None if each is None else each[some] for each in (bags.words, bags.titles))
-            labels, similarity = found.labels, found.similarity
-            votes = [torch.zeros_like(similarity)] * 4
-            if len(self.memory):
-                voted = self.memory.ballots(vector, words, self.config.memory)
-                shown = [eligible_votes(*cast, shortlist, hidden, allowed) for cast in voted]
-                labels, votes = merge(labels, *shown)
-            z = self.labels.bags.take(labels) if self.ranker.adapts else None
-            if labels.shape[1] > width:
-                more, own = labels[:, width:], None if z is None else z.map(lambda part: part[:, width:])
-                entries = self.config.retrieve.entries
-                further = self.labels.similarity(vector, more, entries, own, self.index)
-                similarity = torch.cat([similarity, further], dim=1)
-                labels = labels.masked_fill(similarity.isinf(), -1)  # a label with nothing to compare
-            shared = shared_words(words, titles, self.labels.bags, labels)
-            alike = meant(None if bags.meaning is None else bags.meaning[rows], self.labels.bags, labels)
-            yield labels, self._parts(x, z, labels, similarity, votes, shared, alike)
+        self, query: Query, k: int, exclude: csr_matrix | None, allowed: Tensor | None
+    ) -> Iterator[tuple[Tensor, Evidence]]:
+        """Chunk by chunk: what the signals propose, and the evidence for it."""
+        query = replace(query, known=self.known, exclude=exclude, allowed=self.labels.living(allowed))
+        width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
+        chunk = 2 * CHUNK if query.bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
+        for start in range(0, len(query), chunk):
+            rows = np.arange(start, min(start + chunk, len(query)), dtype=np.int64)
+            part = query if len(rows) == len(query) else query.take(rows)
+            found = proposed(self.signals, part, width)
+            yield found.rows, evidence(self.signals, part, found)
 
-    def _parts(
-        self,
-        x: Bag,
-        z: Bag | None,
-        labels: Tensor,
-        similarity: Tensor,
-        votes: list[Tensor],
-        shared: Tensor,
-        alike: Tensor,
-    ) -> Parts:
-        rows = labels.clamp(min=0)  # (B, K)
-        z = z or Bag(x.values.new_zeros(*rows.shape, 1, 1), x.mask.new_zeros(*rows.shape, 1))
-        classifier = self.ranker(x, z, self.labels.classifiers(rows))
-        near, like, titles, titles_by_words = votes
-        return Parts(
-            classifier, similarity, near, like, titles, titles_by_words, shared, alike,
-            self.labels.frequency[rows], labels >= 0,
-        )  # fmt: skip
+    @torch.no_grad()
+    def evidence(self, query: Query, rows: Tensor) -> Evidence:
+        """The evidence for labels (B, K), whether or not they would be candidates."""
+        return evidence(self.signals, query, Candidates(rows, self.labels))
 
-    def _best(self, labels: Tensor, parts: Parts, k: int) -> Ranked:
+    def _best(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
         """The k candidates of the highest score."""
-        score = self.fusion.score(parts)
-        shown = (
-            score, parts.similarity, parts.classifier, parts.memory, parts.words, parts.titles,
-            parts.titles_by_words, parts.overlap, parts.meaning, self.fusion.probability(score),
-        )  # fmt: skip
+        score = self.mixture.score(found)
+        probability = self.mixture.probability(score)
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
-        return Ranked(*(values.gather(1, best) for values in (labels, *shown)))
+        shown = found.take(best)
+        rows = labels.gather(1, best).where(shown.present, -1)
+        return Ranked(
+            rows, score.gather(1, best), probability.gather(1, best), self.mixture.parts(shown), shown.columns
+        )
 
     @overload
     def recommend(
@@ -192,22 +184,26 @@ class Mufin:
         with at_ease(self.labels.alive.device):
             table = Items.of(listed)
             own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
-            hits = self.hits(self.rank(self._bags(table), k, own, allowed))
+            hits = self.hits(self.rank(self._query(table), k, own, allowed))
         return hits[0] if isinstance(items, Item) else hits
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:
         """Rows of numbers as hits with ids and first texts."""
         rows = np.unique(ranked.labels.cpu().numpy())
-        rows = rows[rows >= 0]
-        known = self.labels.names(rows)
+        known = self.labels.names(rows[rows >= 0])
+        terms = self.mixture.terms
+        columns = [column.name for column in terms.columns]
         return [
             [
-                Hit(known[row][0], s, a, c, m, n, m_said, n_said, o, t, p, known[row][1])
-                for row, s, a, c, m, n, m_said, n_said, o, t, p in zip(*columns, strict=True)
+                Hit(
+                    known[row][0], score, chance, dict(zip(terms.parts, parts, strict=True)),
+                    dict(zip(columns, values, strict=True)), known[row][1],
+                )
+                for row, score, chance, parts, values in zip(*each, strict=True)
                 if row >= 0
             ]
-            for columns in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
-        ]
+            for each in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
+        ]  # fmt: skip
 
     def own_labels(self, items: Items) -> csr_matrix | None:
         """(B, L): the label that each item is itself, where datapoints and labels are the same things."""
@@ -236,28 +232,28 @@ class Mufin:
         if not len(table):
             return
         self._check_new(table.ids.to_pylist())
-        bags = self._label_bags(table)
+        fresh = self._label_query(table)
         kept = thumbnails(table) if self.config.run.pictures else table.only("text")
-        fresh = self.labels.added(kept, bags)
-        last = torch.arange(len(fresh.alive), device=fresh.alive.device) >= len(self.labels.alive)
-        entries = fresh.entries(self.config.retrieve.entries).only(last)
+        before = len(self.labels.alive)
+        self.signals = tuple(signal.with_labels(fresh) for signal in self.signals)
+        self.labels = self.labels.added(kept, fresh.bags)
+        last = torch.arange(len(self.labels.alive), device=self.labels.alive.device) >= before
+        entries = self.labels.entries(self.config.retrieve.entries).only(last)
         if len(entries):
             self.index = self.index.added(entries.vectors, entries.labels)
         else:  # an index of centroids alone: these labels cannot be found, but they are there
-            self.labels = fresh
             self.index = self._new_index()
-        self.labels = fresh
 
-    def _label_bags(self, table: Items) -> PackedBags:
-        """Ẑ¹ of new labels, which are read as in training."""
-        read = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
-        features = self.embedder.features(read, cached=False)
+    def _label_query(self, table: Items) -> Query:
+        """New labels, which are read as in training."""
+        read_as = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
+        features = read(self.embedder, self.signals, read_as, cached=False)
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"label {table[int(i)].id!r} has nothing to look at; give it a text or a picture "
+                f"label {table[int(i)].id!r} has nothing to look at; give it a text or an image "
                 f"(this model reads: {self.config.modalities})"
             )
-        return self.embedder.embed(features, Groups.singles(np.arange(len(table))))
+        return self.query(features)
 
     def _check_new(self, ids: list[str]) -> None:
         """Ids that no living label has; a removed label's row is given up before its id is used again."""
@@ -281,8 +277,12 @@ class Mufin:
         alive = self.labels.alive
         if bool(alive.all()):
             return
-        new_row = torch.where(alive, alive.cumsum(0) - 1, -1)
-        self.labels, self.memory = self.labels.compact(), self.memory.renumbered(new_row)
+        labels = alive.nonzero()[:, 0].cpu().numpy()
+        left = self.points.kept(labels, len(alive), np.arange(len(self.points)))
+        points = left.offsets.diff().nonzero()[:, 0].cpu().numpy()  # those that still have a label
+        self.points = self.points.kept(labels, len(alive), points)
+        self.signals = tuple(signal.keep(labels, points) for signal in self.signals)
+        self.labels = self.labels.compact()
         self.index = self._new_index()
 
     def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
@@ -300,20 +300,21 @@ class Mufin:
         offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
         flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
         listed = Lists(offsets, flat).unique()
-        bags = self._bags(table)
-        self.memory = self.memory.with_points(bags.vectors(), listed.offsets, listed.labels, bags.words)
+        fresh = self._query(table)
+        self.signals = tuple(signal.with_points(fresh) for signal in self.signals)
+        self.points = self.points.followed_by(listed)
         counts = torch.bincount(listed.labels, minlength=len(self.labels.alive))
         self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
 
-    def _bags(self, table: Items) -> PackedBags:
-        """X̂¹ of each item, none of which may be empty."""
+    def _query(self, table: Items) -> Query:
+        """Each item by itself; none of them may be empty."""
         features = self.features(table)
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"item {table[int(i)].id or int(i)!r} has nothing to look at: no text, no readable picture "
+                f"item {table[int(i)].id or int(i)!r} has nothing to look at: no text, no readable image "
                 f"(this model reads: {self.config.modalities})"
             )
-        return self.embedder.embed(features, Groups.singles(np.arange(len(table))))
+        return self.query(features)
 
     def _table(self, items: Item | Sequence[Item]) -> Items:
         listed = [items] if isinstance(items, Item) else list(items)

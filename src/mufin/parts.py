@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mufin.bag import PackedBags
 from mufin.config import Config
@@ -19,18 +19,17 @@ from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
 from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
-from mufin.encode.words import TITLES, WIDTH
 from mufin.errors import CatalogueError, ModelError, UsageError
 from mufin.folder import AGAIN
 from mufin.labels import Labels
-from mufin.rank.affinity import Affinity
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import How, Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.lists import Lists
-from mufin.retrieve.memory import Memory
-from mufin.tensors import FLOATS, Tensors, read_tensors, sparse_tensors, write_tensors
+from mufin.signals.base import Signal
+from mufin.signals.compatibility import Compatibility
+from mufin.tensors import FLOATS, read_tensors, write_tensors
 
 PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
 GROUP = 1024  # labels per row group: what is read for one picture
@@ -42,20 +41,26 @@ Files = dict[str, Path]
 # -- the network ---------------------------------------------------------------------------------------------
 
 
-def write_network(path: Path, embedder: Embedder, ranker: Ranker) -> None:
-    """Encoders, projections, A_S and A_C."""
-    modules = {"embedder": embedder, "ranker": ranker}
+def networks(embedder: Embedder, ranker: Ranker, signals: Sequence[Signal]) -> dict[str, nn.Module]:
+    """Everything with weights, by the name under which they are stored."""
+    own = {f"signals.{signal.name}": signal.network for signal in signals if signal.network is not None}
+    return {"embedder": embedder, "ranker": ranker, **own}
+
+
+def write_network(path: Path, modules: dict[str, nn.Module]) -> None:
+    """Encoders, projections, A_S, A_C, and the networks that signals bring."""
     named = (
         (f"{name}.{key}", t) for name, module in modules.items() for key, t in module.state_dict().items()
     )
     write_tensors(path, named)
 
 
-def fill_network(embedder: Embedder, ranker: Ranker, path: Path) -> None:
+def fill_network(path: Path, modules: dict[str, nn.Module]) -> None:
     """The stored weights, into modules of the same layout."""
     tensors = read_tensors(path).all
-    for prefix, module in (("embedder.", embedder), ("ranker.", ranker)):
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    for name, module in modules.items():
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
         try:
             module.load_state_dict(own)
         except RuntimeError as error:
@@ -82,10 +87,6 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
         yield "whole", labels.bags.whole
     for name in PER_LABEL:
         yield name, getattr(labels, name)
-    yield from sparse_tensors(labels.bags.words)
-    yield from sparse_tensors(labels.bags.titles, "titles")
-    if labels.bags.meaning is not None:
-        yield "meaning", labels.bags.meaning
 
 
 def _label_table(items: Items) -> pa.Table:
@@ -98,8 +99,8 @@ def _label_table(items: Items) -> pa.Table:
     return items.table.append_column("images", pa.array(rows, pa.list_(pa.binary())))
 
 
-def read_labels(files: Files, manifest: dict[str, Any], config: Config, width: int) -> Labels:
-    """The labels; `width` is that of the text encoder."""
+def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Labels:
+    """What the model knows of its labels."""
     items = _read_items(files["labels.parquet"])
     if len(items) != manifest["labels"]:
         raise ModelError(
@@ -111,10 +112,7 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config, width: i
     bags = PackedBags(
         rows,
         tensors.get_offsets("offsets", n, len(rows)),
-        tensors.get_sparse("words", (n, WIDTH)),
-        tensors.get_sparse("titles", (n, TITLES)),
         tensors.get_floats("whole", n, dim) if config.embed.bag == "raw" else None,
-        tensors.get_floats("meaning", n, width) if "meaning" in tensors else None,
     )
     return Labels(
         items, bags, tensors.get_floats("weights", n, dim), tensors.get_floats("alpha", n),
@@ -140,20 +138,17 @@ def _read_items(path: Path) -> Items:
         raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
 
 
-# -- the index and the memory --------------------------------------------------------------------------------
+# -- the index and the remembered points ---------------------------------------------------------------------
 
 
-def write_index(index: Index, memory: Memory, how: How, folder: Path) -> None:
-    """The entries and, also where a GPU does without, what a CPU searches them and the memory by."""
-    entries, asked = index.entries, memory.sample()
+def write_index(index: Index, how: How, like: Tensor | None, folder: Path) -> None:
+    """The entries and, also where a GPU does without, what a CPU searches them by."""
+    entries = index.entries
     tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
     write_tensors(folder / "index.safetensors", tensors)
-    for name, built in (
-        ("index", on_cpu(index, entries, how, asked)),
-        ("memory", on_cpu(memory.built, memory.entries, "auto", asked)),
-    ):
-        if isinstance(built, ApproximateIndex):
-            built.save(folder / f"{name}.faiss")
+    built = on_cpu(index, entries, how, like)
+    if isinstance(built, ApproximateIndex):
+        built.save(folder / "index.faiss")
 
 
 def read_index(files: Files, n_labels: int, config: Config, device: torch.device) -> Index:
@@ -170,49 +165,23 @@ def read_index(files: Files, n_labels: int, config: Config, device: torch.device
     return build_index(entries, config.retrieve.search)
 
 
-def write_memory(memory: Memory, path: Path) -> None:
-    """The remembered points."""
-    write_tensors(path, _memory_tensors(memory))
+def write_points(points: Lists, path: Path) -> None:
+    """The labels of the remembered training points."""
+    write_tensors(path, points.tensors())
 
 
-def _memory_tensors(memory: Memory) -> Iterator[tuple[str, Tensor]]:
-    yield from ((name, getattr(memory, name)) for name in ("keys", "offsets", "labels"))
-    if memory.said is not None:
-        yield "said.offsets", memory.said.offsets
-        yield "said.labels", memory.said.labels
-    yield from sparse_tensors(memory.words)
-    if memory.words is not None:
-        yield from sparse_tensors(memory.by_word, "by_word")  # for a quick first answer
+def read_points(path: Path, n_labels: int) -> Lists:
+    """What `write_points` wrote."""
+    return Lists.read(read_tensors(path), "", None, n_labels)
 
 
-def read_memory(files: Files, n_labels: int, dim: int, device: torch.device) -> Memory:
-    """The remembered points, with the index over them where there is one."""
-    tensors = read_tensors(files["memory.safetensors"])
-    keys = tensors.get("keys", (None, dim), (torch.float32,))
-    listed = _lists(tensors, "", len(keys), n_labels)
-    said = _lists(tensors, "said.", len(keys), n_labels) if "said.labels" in tensors else None
-    words = tensors.get_sparse("words", (len(keys), WIDTH))
-    memory = Memory(keys, listed.offsets, listed.labels, words, said)
-    if words is not None:
-        memory = memory.with_postings(tensors.get_sparse("by_word", (WIDTH, len(keys))))
-    memory = memory.to(device)
-    if "memory.faiss" in files and device.type == "cpu":
-        memory = memory.with_index(ApproximateIndex.load(files["memory.faiss"], memory.entries))
-    return memory
+# -- compatibility -------------------------------------------------------------------------------------------
 
 
-def _lists(tensors: Tensors, prefix: str, points: int, n_labels: int) -> Lists:
-    labels = tensors.get_rows(f"{prefix}labels", n_labels)
-    return Lists(tensors.get_offsets(f"{prefix}offsets", points, len(labels)), labels)
-
-
-# -- affinity ------------------------------------------------------------------------------------------------
-
-
-def read_affinity(path: Path) -> Affinity:
+def read_compatibility(path: Path) -> Compatibility:
     """What scores labels without training."""
     tensors = read_tensors(path)
     try:
-        return Affinity.of(tensors.all)
+        return Compatibility.of(tensors.all)
     except (KeyError, UsageError) as error:
-        raise tensors.wrong(f"does not hold an affinity ({error})") from None
+        raise tensors.wrong(f"does not hold an compatibility ({error})") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _OFFLINE = {
-    "text": {"model": "offline", "train_layers": 0, "words": True, "meaning": True},
+    "text": {"model": "offline", "train_layers": 0, "words": True, "pretrained_similarity": True},
     "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }
 
@@ -16,8 +16,8 @@ _SOFTMAX: dict[str, Any] = {
         "epochs": 5, "batch": 512, "lr": 1e-3, "warmup": 100, "loss": "softmax", "sampled": 1024,
         "encoder_epochs": 0,
     },
-    "rank": {"cross": "none", "beta": "learnt", "affinity": True},
-    "memory": {"neighbours": 50, "loss": 0.5, "implied": True},
+    "rank": {"cross": "none", "beta": "learnt", "compatibility": True},
+    "memory": {"neighbours": 50, "loss": 0.5, "title_labels": True},
     "finetune": {
         "epochs": 30, "batch": 512, "lr": 1e-3, "classifier_lr": 1e-2, "warmup": 100,
         "loss": "softmax", "negatives": 4, "sampled": 2048,

@@ -3,12 +3,12 @@
     mufin.json                 format, versions, the mixture of scores; of each part its file, size and hash
     config-<hash>.toml         the settings
     network-<hash>.safetensors encoders, projections, A_S, A_C
-    labels-<hash>.safetensors  bags, w, α, centroids, hashed words: mapped, not read
-    memory-<hash>.safetensors  the remembered training points, their hashed words and labels
-    affinity-<hash>.safetensors what scores labels without training, if the settings ask for it
+    labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
+    points-<hash>.safetensors  the labels of the remembered training points
+    <signal>-<hash>.*          what each signal knows of labels and points
+    compatibility-<hash>.safetensors what scores labels without training, if the settings ask for it
     index-<hash>.safetensors   the entries of the index: mapped, not read
     index-<hash>.faiss         the approximate index over them, where there are many
-    memory-<hash>.faiss        the same over the remembered points
     labels-<hash>.parquet      ids, texts, small pictures
     layout-<hash>/             text/ and vision/: the encoders' layouts and the tokenizer
 
@@ -17,8 +17,7 @@ Files are named by their content, and `mufin.json` is replaced last: readers see
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -41,33 +40,42 @@ from mufin.folder import (
     staging,
     state_of,
 )
-from mufin.labels import Labels
 from mufin.lock import writing
 from mufin.model import Mufin
 from mufin.parts import (
     Files,
     fill_network,
-    read_affinity,
+    networks,
+    read_compatibility,
     read_index,
     read_labels,
-    read_memory,
+    read_points,
     write_index,
     write_labels,
-    write_memory,
     write_network,
+    write_points,
 )
-from mufin.rank.fusion import NAMES, Fusion
 from mufin.rank.ranker import Ranker
+from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index
-from mufin.retrieve.memory import Memory
+from mufin.retrieve.lists import Lists
+from mufin.signals import signals_of
+from mufin.signals.base import Known, Signal
+from mufin.signals.mixture import Mixture
 from mufin.tensors import write_tensors
 from mufin.version import VERSION
 
 FORMAT = 3
 PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
-    "memory.safetensors", "layout/text/config.json",
+    "points.safetensors", "layout/text/config.json",
 }  # fmt: skip
+UNCHANGED = (
+    "config.",
+    "network.",
+    "layout/",
+    "compatibility.",
+)  # parts that adding and removing labels leaves
 TRIES = 3  # of a reader whose folder is being written to, before it waits for the writer
 
 
@@ -81,10 +89,11 @@ def save(model: Mufin, folder: Path | str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _replacing(model, folder) as staged:
         (staged / "config.toml").write_text(model.config.to_toml(), "utf-8")
-        write_network(staged / "network.safetensors", model.embedder, model.ranker)
+        modules = networks(model.embedder, model.ranker, model.signals)
+        write_network(staged / "network.safetensors", modules)
         _write_labels(model, staged)
-        if model.affinity is not None:
-            write_tensors(staged / "affinity.safetensors", model.affinity.tensors())
+        if model.compatibility is not None:
+            write_tensors(staged / "compatibility.safetensors", model.compatibility.tensors())
         model.embedder.save(staged / "layout")
         _keep(model, folder, install(staged, folder, _facts(model)))
 
@@ -121,9 +130,9 @@ def adopted(model: Mufin, folder: Path) -> Mufin:
         raise ModelError(f"{folder} holds another model by now; load it again")
     files = checked(folder, manifest)
     fresh, device = copy(model), model.labels.alive.device
-    fresh.labels, fresh.memory, fresh.index = _read_labels(
-        files, manifest, model.embedder.text.width, model.config, device
-    )
+    known = _read_known(files, manifest, model.config, (model.embedder, model.ranker), device)
+    fresh.labels, fresh.index, fresh.points = known.labels, known.index, known.points
+    fresh.signals = _read_signals(files, known, model.signals, device)
     _keep(fresh, folder, manifest)
     return fresh
 
@@ -150,21 +159,21 @@ def _keep(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
 
 def _networks(manifest: dict[str, Any]) -> dict[str, Any]:
     """The parts that adding and removing labels does not change."""
-    changing = ("labels.", "index.", "memory.")
-    return {part: entry for part, entry in manifest["parts"].items() if not part.startswith(changing)}
+    return {part: entry for part, entry in manifest["parts"].items() if part.startswith(UNCHANGED)}
 
 
 def _write_labels(model: Mufin, staged: Path) -> None:
     write_labels(model.labels, staged)
-    write_index(model.index, model.memory, model.config.retrieve.search, staged)
-    write_memory(model.memory, staged / "memory.safetensors")
+    write_index(model.index, model.config.retrieve.search, sample(model.point_vectors()), staged)
+    write_points(model.points, staged / "points.safetensors")
+    for signal in model.signals:
+        signal.write(staged)
 
 
 def _facts(model: Mufin) -> dict[str, Any]:
     return {
-        "mufin": FORMAT, "library": VERSION, "fusion": model.fusion.weights.tolist(),
-        "calibration": model.fusion.calibration.tolist(), "own_items": model.labels.own_items,
-        "labels": len(model.labels),
+        "mufin": FORMAT, "library": VERSION, "mixture": model.mixture.stored(),
+        "own_items": model.labels.own_items, "labels": len(model.labels),
     }  # fmt: skip
 
 
@@ -189,21 +198,40 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device) -> Mufi
         config = Config.read(files["config.toml"])
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
-    embedder, ranker = _networks_of(config, files["layout/text/config.json"].parents[1])
-    fill_network(embedder, ranker, files["network.safetensors"])
-    fusion = Fusion(torch.tensor(manifest["fusion"]), torch.tensor(manifest["calibration"]))
-    affinity = read_affinity(files["affinity.safetensors"]) if "affinity.safetensors" in files else None
-    labels, memory, index = _read_labels(files, manifest, embedder.text.width, config, where)
-    model = Mufin(config, embedder.to(where), ranker.to(where), labels, fusion, memory, index, affinity)
+    layout = files["layout/text/config.json"].parents[1]
+    embedder, ranker, signals = _networks_of(config, layout)
+    fill_network(files["network.safetensors"], networks(embedder, ranker, signals))
+    compatibility = (
+        read_compatibility(files["compatibility.safetensors"])
+        if "compatibility.safetensors" in files
+        else None
+    )
+    known = _read_known(files, manifest, config, (embedder.to(where), ranker.to(where)), where)
+    signals = _read_signals(files, known, signals, where)
+    try:
+        mixture = Mixture.of(signals, manifest["mixture"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise foreign(folder / MANIFEST, error) from None
+    model = Mufin(
+        config,
+        known.embedder,
+        known.ranker,
+        known.labels,
+        signals,
+        mixture,
+        known.points,
+        known.index,
+        compatibility,
+    )
     _keep(model, folder, manifest)
     return model
 
 
-def _networks_of(config: Config, layout: Path) -> tuple[Embedder, Ranker]:
+def _networks_of(config: Config, layout: Path) -> tuple[Embedder, Ranker, Sequence[Signal]]:
     """Networks of the stored layout; the stored weights are filled in later."""
     try:
         with no_init_weights():
-            return Embedder(config, layout), Ranker(config)
+            return Embedder(config, layout), Ranker(config), signals_of(config, layout)
     except MufinError:
         raise
     except Exception as error:  # of libraries that read these files, which anybody may have made
@@ -211,13 +239,24 @@ def _networks_of(config: Config, layout: Path) -> tuple[Embedder, Ranker]:
         raise ModelError(f"{layout} makes no encoders ({reason}): {AGAIN}") from None
 
 
-def _read_labels(
-    files: Files, manifest: dict[str, Any], width: int, config: Config, device: torch.device
-) -> tuple[Labels, Memory, Index]:
-    """What adding and removing labels changes; `width` is that of the text encoder."""
-    labels = read_labels(files, manifest, config, width).to(device)
-    memory = read_memory(files, len(labels.alive), config.embed.dim, device)
-    return labels, memory, read_index(files, len(labels.alive), config, device)
+def _read_known(
+    files: Files,
+    manifest: dict[str, Any],
+    config: Config,
+    networks: tuple[Embedder, Ranker],
+    device: torch.device,
+) -> Known:
+    """What adding and removing labels changes, but for the signals."""
+    labels = read_labels(files, manifest, config).to(device)
+    points: Lists = read_points(files["points.safetensors"], len(labels.alive)).to(device)
+    index: Index = read_index(files, len(labels.alive), config, device)
+    return Known(labels, index, tuple(config.retrieve.entries), *networks, points)
+
+
+def _read_signals(
+    files: Files, known: Known, signals: Sequence[Signal], device: torch.device
+) -> tuple[Signal, ...]:
+    return tuple(signal.load(files, known).to(device) for signal in signals)
 
 
 def pick_device(name: str) -> torch.device:
@@ -234,10 +273,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """The checked manifest: versions, the mixture of scores, and where each part is."""
     manifest = read_manifest(folder, FORMAT, PARTS)
     try:
-        for name, count in (("fusion", len(NAMES)), ("calibration", 4)):
-            if len(manifest[name]) != count or not all(math.isfinite(value) for value in manifest[name]):
-                raise ValueError(name)
-        for name, kind in (("own_items", bool), ("library", str)):
+        for name, kind in (("own_items", bool), ("library", str), ("mixture", dict)):
             if not isinstance(manifest[name], kind):
                 raise ValueError(name)
         if not is_count(manifest["labels"]):

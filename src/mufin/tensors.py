@@ -55,16 +55,14 @@ class Tensors:
         self._check_range(name, rows, limit)
         return rows
 
-    def get_offsets(self, name: str, count: int, total: int) -> Tensor:
-        """(count + 1,) int64 from 0 to the total, never falling."""
-        offsets = self.get(name, (count + 1,), (torch.int64,))
+    def get_offsets(self, name: str, count: int | None, total: int) -> Tensor:
+        """(count + 1,) int64 from 0 to the total, never falling; None: any count."""
+        offsets = self.get(name, (None if count is None else count + 1,), (torch.int64,))
         self._check_offsets(name, offsets, total)
         return offsets
 
-    def get_sparse(self, name: str, shape: tuple[int, int]) -> csr_matrix | None:
-        """What `sparse_tensors` wrote, if it did."""
-        if f"{name}.data" not in self:
-            return None
+    def get_sparse(self, name: str, shape: tuple[int, int]) -> csr_matrix:
+        """What `sparse_tensors` wrote."""
         data = self.get(f"{name}.data", (None,), (torch.float32,))
         columns = self.get(f"{name}.indices", (len(data),), INTS)
         offsets = self.get(f"{name}.indptr", (shape[0] + 1,), INTS)
@@ -82,7 +80,7 @@ class Tensors:
 
     def _check_offsets(self, name: str, offsets: Tensor, total: int) -> None:
         values = offsets.numpy()
-        if values[0] != 0 or values[-1] != total or bool(np.any(values[1:] < values[:-1])):
+        if not len(values) or values[0] != 0 or values[-1] != total or bool(np.any(values[1:] < values[:-1])):
             raise self.wrong(f"{name} must rise from 0 to {total}, and does not")
 
 
@@ -100,11 +98,10 @@ def read_tensors(path: Path) -> Tensors:
     return Tensors(path, tensors)
 
 
-def sparse_tensors(matrix: csr_matrix | None, name: str = "words") -> Iterator[tuple[str, Tensor]]:
-    """The three arrays of a sparse matrix, if there is one."""
-    if matrix is not None:
-        for part in ("data", "indices", "indptr"):
-            yield f"{name}.{part}", torch.from_numpy(getattr(matrix, part))
+def sparse_tensors(name: str, matrix: csr_matrix) -> Iterator[tuple[str, Tensor]]:
+    """The three arrays of a sparse matrix."""
+    for part in ("data", "indices", "indptr"):
+        yield f"{name}.{part}", torch.from_numpy(getattr(matrix, part))
 
 
 def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:

@@ -12,12 +12,12 @@ from mufin.model import Mufin
 
 @torch.no_grad()
 def parts(model: Mufin, points: Features, queries: Groups, labels: Features, candidates: Groups) -> Tensor:
-    """(B, C, 3): classifier c, similarity a and affinity f of each query with each candidate."""
-    embedder, affinity = model.embedder, model.affinity
-    assert affinity is not None
+    """(B, C, 3): classifier c, similarity a and compatibility f of each query with each candidate."""
+    embedder, compatibility = model.embedder, model.compatibility
+    assert compatibility is not None
     c, a = model.ranker.untrained(embedder.embed(points, queries), embedder.embed(labels, candidates))
     items, member = np.unique(queries.members, return_inverse=True)
-    f = affinity.score(
+    f = compatibility.score(
         embedder.evidence(points, queries), embedder.evidence(points, Groups.singles(items)),
         member, queries.offsets, embedder.evidence(labels, candidates),
     )  # fmt: skip
@@ -26,8 +26,8 @@ def parts(model: Mufin, points: Features, queries: Groups, labels: Features, can
 
 @torch.no_grad()
 def scores(model: Mufin, points: Features, queries: Groups, labels: Features, candidates: Groups) -> Tensor:
-    """s (B, C): the learnt mixture of c, a and f, or the paper's of c and a in a model without affinity."""
-    if model.affinity is None:
+    """s (B, C): the learnt mixture of c, a and f, or the paper's of c and a without compatibility."""
+    if model.compatibility is None:
         embed = model.embedder.embed
         return model.score(embed(points, queries), embed(labels, candidates))
-    return model.affinity.mixed(parts(model, points, queries, labels, candidates))
+    return model.compatibility.mixed(parts(model, points, queries, labels, candidates))

@@ -85,7 +85,7 @@ def test_a_model_that_reads_stages_answers_the_same_wherever_it_runs(
     assert changed.any() if stages_kept == "every" else changed.all()  # LEAST hides what hardly varies
     weights = model.embedder.image_projection.weight
     assert weights.shape == (16, 1280 + columns)
-    assert [block.stop - block.start for block in model.embedder.blocks][1] == 928  # what affinity reads
+    assert [block.stop - block.start for block in model.embedder.blocks][1] == 928  # what compatibility reads
     assert weights[:, 1280:].any()
     asked = [
         Item(texts=["red bar"], images=[picture("red", "bar")]),

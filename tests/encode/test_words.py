@@ -8,7 +8,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mufin import Item
 from mufin.data.items import Items
-from mufin.encode.words import HALF, WIDTH, Words, count, united
+from mufin.encode.words import HALF, WIDTH, count, inverse_frequency, tfidf
+from mufin.rows import SparseRows
 
 TEXTS = ["Oak desk", "oak desk, large", "walnut desk", "red wool scarf", "scarves of wool", "", "机の上"]
 
@@ -18,18 +19,14 @@ def items(*texts: str) -> Items:
 
 
 def test_rows_have_length_one_or_nothing() -> None:
-    words = Words()
-    words.learn(items(*TEXTS))
-    rows = words.vectors(items(*TEXTS))
+    rows = tfidf(items(*TEXTS), inverse_frequency(items(*TEXTS)))
     assert rows.shape == (len(TEXTS), WIDTH)
     lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
     assert lengths == pytest.approx([1, 1, 1, 1, 1, 0, 1])
 
 
 def test_similarities_are_those_of_plain_tfidf() -> None:
-    found = Words()
-    found.learn(items(*TEXTS))
-    rows = found.vectors(items(*TEXTS))
+    rows = tfidf(items(*TEXTS), inverse_frequency(items(*TEXTS)))
     whole = np.asarray((rows @ rows.T).todense())
 
     settings = {"sublinear_tf": True, "smooth_idf": False, "norm": "l2"}
@@ -62,9 +59,8 @@ def test_long_and_odd_texts_are_no_problem() -> None:
 
 
 def test_a_group_has_the_words_of_all_its_members() -> None:
-    words = Words()
-    rows = words.vectors(items("oak desk", "red scarf", "lamp"))
-    groups = united(rows, np.array([0, 2, 3]), np.array([0, 1, 2]))
+    rows = tfidf(items("oak desk", "red scarf", "lamp"), np.ones(WIDTH, np.float32))
+    groups = SparseRows.of(rows).grouped(np.array([0, 2, 3]), np.array([0, 1, 2])).csr
     assert groups.shape[0] == 2
     total = np.asarray((rows[0] + rows[1]).todense()).ravel()
     assert groups[0].toarray()[0] == pytest.approx(total / np.linalg.norm(total), abs=1e-6)

@@ -58,7 +58,7 @@ def test_training_sees_the_pairs_of_train_and_no_others(
     model = fit(worn_together, config, quiet=True)
     train = worn_together.split("train")
     assert (seen[0].relevance != train.relevance).nnz == 0
-    assert len(model.memory) == len(train)  # the points that vote are those of train, too
+    assert len(model.points) == len(train)  # the points that vote are those of train, too
 
 
 def test_the_slice_hides_its_test_pairs_in_both_directions() -> None:

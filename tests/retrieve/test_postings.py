@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, random_array
 
-from mufin.encode.words import normalised
 from mufin.retrieve import postings
 from mufin.retrieve.postings import most_alike
+from mufin.rows import normalised
 
 
 def unit_rows(n: int, columns: int, density: float, seed: int) -> csr_matrix:

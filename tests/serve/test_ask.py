@@ -140,7 +140,7 @@ def test_examples_without_a_memory_are_embedded(served: tuple[Path, Path], shop:
 
     model = load(served[0])
     remembered = Examples(model, Shelf(Catalogue.read(served[1])), Direct())  # type: ignore[arg-type]
-    assert len(remembered.vectors) == len(model.memory)
+    assert len(remembered.vectors) == len(model.points)
     x = model.embed(Item(texts=["red circle"])).vector()[0]
     expected = asyncio.run(remembered.nearest(x, "q-red"))
     remembered.vectors.clear()

@@ -116,7 +116,7 @@ def test_examples_vote_at_once(writing: TestClient, model_folder: Path) -> None:
         "labels": [["q-bar"]],
     }
     assert writing.post("/v1/examples", json=body).json()["added"] == 1
-    assert writing.get("/v1/model").json()["memory"] == before + 1 == len(load(model_folder).memory)
+    assert writing.get("/v1/model").json()["memory"] == before + 1 == len(load(model_folder).points)
     ask = {"items": [{"texts": ["unheard of"]}], "k": 50}
     found = {h["label"]: h for h in writing.post("/v1/recommend", json=ask).json()["results"][0]["hits"]}
     assert found["q-bar"]["memory"] > 0

@@ -13,6 +13,7 @@ from mufin import Catalogue, Config
 from mufin.encode.embedder import Embedder
 from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
+from mufin.signals import signals_of
 from mufin.train.data import TrainingData
 from mufin.train.fit import seed_everything, training_data
 from mufin.train.loop import Context, Journal
@@ -49,7 +50,7 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
         config = tiny_config.override(changes)
         seed_everything(config.seed)
         embedder = Embedder(config)
-        data = training_data(embedder, catalogue, catalogue.split("train"), config, QUIET)
+        data = training_data(embedder, signals_of(config), catalogue, catalogue.split("train"), config, QUIET)
         networks = transfer(config, embedder, data)
         return Stage(config, networks, data, Context(np.random.default_rng(0)))
 

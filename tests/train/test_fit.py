@@ -24,8 +24,10 @@ def tensors(model: Mufin) -> dict[str, torch.Tensor]:
     found |= {f"ranker.{n}": t for n, t in model.ranker.state_dict().items()}
     labels = model.labels
     found |= {"bags": labels.bags.rows, "weights": labels.weights, "alpha": labels.alpha}
-    found |= {"centroids": labels.centroids, "keys": model.memory.keys, "votes": model.memory.labels}
-    return found | {"mixture": model.fusion.weights, "calibration": model.fusion.calibration}
+    found |= {"centroids": labels.centroids, "votes": model.points.labels}
+    for signal in model.signals:
+        found |= {f"{signal.name}.{name}": tensor for name, tensor in signal.tensors()}
+    return found | {"mixture": model.mixture.weights, "calibration": model.mixture.calibration}
 
 
 def identical(one: Mufin, other: Mufin) -> bool:
@@ -126,7 +128,9 @@ def test_a_label_set_of_one(tiny_config: Config) -> None:
 def test_one_point_and_one_pair(tiny_config: Config) -> None:
     single = Catalogue.build(things(1), [Item("a", ["a"]), Item("b", ["b"])], train={"i0": ["a"]})
     model = fit(single, tiny_config.override(["rank.beta=learnt"]), quiet=True)
-    assert model.fusion.weights[:2].tolist() == pytest.approx([0.7, 0.3])  # nothing was held out to fit it on
+    assert model.mixture.weights[:2].tolist() == pytest.approx(
+        [0.3, 0.7]
+    )  # nothing was held out to fit it on
     assert len(model.recommend(things(1)[0])) == 2
 
 
@@ -176,11 +180,11 @@ def test_a_split_without_positives(tiny_config: Config) -> None:
 
 def test_without_validation(shop: Catalogue, tiny_config: Config) -> None:
     model = fit(shop, tiny_config.override(["run.validation=0", "rank.beta=learnt"]), quiet=True)
-    assert model.fusion.weights[:2].tolist() == pytest.approx([0.7, 0.3])
+    assert model.mixture.weights[:2].tolist() == pytest.approx([0.3, 0.7])
     changes = ["run.validation=0.3", "rank.beta=learnt", "memory.neighbours=5"]
     learnt = fit(shop, tiny_config.override(changes), quiet=True)
-    assert torch.isfinite(learnt.fusion.weights).all()
-    assert learnt.fusion.weights[:2].tolist() != pytest.approx([0.7, 0.3])
+    assert torch.isfinite(learnt.mixture.weights).all()
+    assert learnt.mixture.weights[:2].tolist() != pytest.approx([0.3, 0.7])
 
 
 def test_items_that_are_their_own_labels(tiny_config: Config) -> None:

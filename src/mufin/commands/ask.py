@@ -194,10 +194,10 @@ def recommend(
     if json:
         printing.show_json({"hits": [vars(hit) for hit in hits]})
         return
-    numbers = [(h.probability, h.score, h.similarity, h.classifier, h.memory, h.words) for h in hits]
+    numbers = [(h.probability, h.score, *h.parts.values()) for h in hits]
     rows = [[h.label, h.text, *(f"{x:.3f}" for x in row)] for h, row in zip(hits, numbers, strict=True)]
-    columns = ["label", "text", "probability", "score", "similarity", "classifier", "memory", "words"]
-    printing.show_table(columns, rows, left=2)
+    parts = hits[0].parts if hits else ()
+    printing.show_table(["label", "text", "probability", "score", *parts], rows, left=2)
 
 
 def _questions(folder: Path, name: str) -> str | Path:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mufin.attention import FeedForward, SelfAttention, Sum
 from mufin.bag import Bag, PackedBags
@@ -27,18 +25,14 @@ from mufin.encode.features import (
     Groups,
     Part,
     extract,
-    first_rows,
-    meaning,
     silent,
 )  # fmt: skip
 from mufin.encode.network import Lite0
 from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
 from mufin.encode.vision import VisionEncoder
-from mufin.encode.words import Words, titles, united
 from mufin.onednn import fast_dtype
-from mufin.progress import Progress
-from mufin.ragged import Ints, Ragged
+from mufin.ragged import Ragged
 
 
 class Embedder(nn.Module):
@@ -62,12 +56,6 @@ class Embedder(nn.Module):
             self.stages = Stages(self.vision.width, self.vision.evidence_width) if kept else None
             seen = self.stages.width if self.stages is not None else self.vision.width
             self.image_projection = _projection(settings.projection, seen, self.dim)
-        self.words = Words() if config.text.words else None
-        self.means = config.text.meaning
-        self.before: TextEncoder | None = None  # E_T as it came, where it is trained
-        if self.means and config.text.train_layers != 0:
-            as_it_came = config.text.model_copy(update={"train_layers": 0, "case": False})
-            self.before = TextEncoder(as_it_came, folder and folder / "text")
         self.dropout = Dropout(settings.input_dropout)
         self.raw = settings.bag == "raw"
         self.self_attention: nn.Module
@@ -132,7 +120,7 @@ class Embedder(nn.Module):
             self.stages.learn(torch.from_numpy(np.ascontiguousarray(features.image.rows.flat)))
 
     def only_embeds(self) -> None:
-        """Stop computing stages that affinity alone would read: for questions with choices, never asked."""
+        """Stop computing stages that only compatibility reads, which a service never asks for."""
         if self.vision is not None and self.stages is None:
             self.vision.stages = False
 
@@ -162,18 +150,11 @@ class Embedder(nn.Module):
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
         """The frozen outputs of all descriptors of the items."""
-        with self._at_rest():
-            found = extract(items, self.text, self.vision, cached, progress)
-            if self.before is not None:
-                found = replace(found, meaning=meaning(items, self.before, cached, progress))
-            elif self.means:
-                found = replace(found, meaning=first_rows(found.text, self.text.width))
-        if self.words is None:
-            return found
-        return replace(found, words=self.words.vectors(items), titles=titles(items))
+        with self.at_rest():
+            return extract(items, self.text, self.vision, cached, progress)
 
     @contextmanager
-    def _at_rest(self) -> Iterator[None]:
+    def at_rest(self) -> Iterator[None]:
         """Without dropout inside; telling hundreds of modules takes a millisecond, so only if need be."""
         training = self.training
         if training:
@@ -197,16 +178,6 @@ class Embedder(nn.Module):
             self.text.packed = None
             self.train(training)
 
-    def features_of(self, items: Items, rows: Ints, progress: Progress, name: str) -> Features:
-        """Features of these rows, numbered like all items; the others stay empty, their pictures unread."""
-        used = np.unique(rows)
-        chosen = items.take(used)
-        (starts, texts), pictures = chosen.flat_texts(), chosen.flat_images()[1]
-        titles_again = 0 if self.before is None else int(np.count_nonzero(np.diff(starts)))
-        total = len(texts) + len(pictures) + titles_again
-        with progress.task(name, total) as task:
-            return self.features(chosen, progress=lambda *_: task.advance).spread(used, len(items))
-
     @torch.no_grad()
     def embed(
         self,
@@ -217,20 +188,12 @@ class Embedder(nn.Module):
     ) -> PackedBags:
         """X̂¹ of all these points, without dropout, packed."""
         bags = []
-        with self._at_rest():
+        with self.at_rest():
             for start in range(0, len(groups), batch):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 bags.append(self(features.batch(groups.take(points))))
                 advance(len(points))
-        packed = PackedBags.pack(bags, self.dim)
-        if features.meaning is not None:
-            packed = replace(packed, meaning=_joint(features.meaning, groups).to(self.device))
-        if features.words is None or features.titles is None:
-            return packed
-        words, said = (
-            united(rows, groups.offsets, groups.members) for rows in (features.words, features.titles)
-        )
-        return replace(packed, words=words, titles=said.sign())
+        return PackedBags.pack(bags, self.dim)
 
     @property
     def widths(self) -> list[int]:
@@ -239,7 +202,7 @@ class Embedder(nn.Module):
 
     @property
     def blocks(self) -> list[slice]:
-        """Columns of `evidence` that affinity reads: of pictures the ends of stages, if any, nothing else."""
+        """Columns of `evidence` that compatibility reads: of images, only the ends of stages, if any."""
         text, vision = slice(0, self.text.width), self.vision
         if vision is None:
             return [text]
@@ -252,7 +215,7 @@ class Embedder(nn.Module):
     def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
         """Mean output of each encoder over a point's descriptors, (n, Σ widths); NaN where there are none."""
         found = [torch.zeros(0, sum(self.widths), device=self.device)]
-        with self._at_rest():
+        with self.at_rest():
             for start in range(0, len(groups), batch):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 part = features.batch(groups.take(points)).to(self.device)
@@ -278,13 +241,6 @@ class Embedder(nn.Module):
         self.text.save(folder / "text")
         if self.vision is not None:
             self.vision.save(folder / "vision")
-
-
-def _joint(meaning: NDArray[np.float16], groups: Groups) -> Tensor:
-    """(n, H): what the items of each group mean together, at unit length."""
-    rows = torch.from_numpy(meaning[groups.members]).float()
-    point = torch.from_numpy(np.repeat(np.arange(len(groups)), np.diff(groups.offsets)))
-    return F.normalize(torch.zeros(len(groups), rows.shape[1]).index_add(0, point, rows), dim=1)
 
 
 def _projection(kind: str, width: int, dim: int) -> nn.Module:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.data.items import Items
 from mufin.encode.cache import FeatureCache, key, read
 from mufin.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.rows import Rows
 
 TINY = 1e-12  # a length this small is none
 Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
@@ -102,9 +102,10 @@ class Descriptors:
     encoded: bool = False  # rows are the encoder's output, (1, H) each
 
     @classmethod
-    def none(cls, n: int) -> Descriptors:
-        return cls(Ragged(np.zeros((0, 1), np.float32), np.zeros(1, np.int64)), np.zeros(0, np.int64),
-                   np.zeros(n + 1, np.int64))  # fmt: skip
+    def none(cls, n: int, width: int = 1) -> Descriptors:
+        """No descriptors for n items; those of others have this width."""
+        rows = Ragged(np.zeros((0, width), np.float32), np.zeros(1, np.int64))
+        return cls(rows, np.zeros(0, np.int64), np.zeros(n + 1, np.int64))
 
     @classmethod
     def of(cls, rows: Ragged, which: Ints, offsets: Ints) -> Descriptors:
@@ -127,9 +128,7 @@ class Features:
 
     text: Descriptors
     image: Descriptors
-    words: csr_matrix | None = None  # (n, V), where texts are also read as bags of words
-    titles: csr_matrix | None = None  # (n, V′), then: one for each word of the first text
-    meaning: NDArray[np.float16] | None = None  # (n, H) unit rows: what the first text means, see `meaning`
+    readings: Mapping[str, Rows] = field(default_factory=dict)  # what each signal reads of the items
 
     def __len__(self) -> int:
         return len(self.text.offsets) - 1
@@ -142,11 +141,7 @@ class Features:
     def spread(self, rows: Ints, n: int) -> Features:
         """The same features for n items: these `rows` (ascending) own them, the others have none."""
         text, image = (_spread_parts(part, rows, n) for part in (self.text, self.image))
-        meaning = None
-        if self.meaning is not None:
-            meaning = np.zeros((n, self.meaning.shape[1]), np.float16)
-            meaning[rows] = self.meaning
-        return Features(text, image, _spread(self.words, rows, n), _spread(self.titles, rows, n), meaning)
+        return Features(text, image, {name: read.spread(rows, n) for name, read in self.readings.items()})
 
     def batch(self, groups: Groups) -> Batch:
         """The bags of these points, ready for the embedder."""
@@ -166,15 +161,6 @@ def _spread_parts(part: Descriptors, rows: Ints, n: int) -> Descriptors:
     sizes = np.zeros(n, np.int64)
     sizes[rows] = np.diff(part.offsets)
     return replace(part, offsets=offsets_of(sizes))
-
-
-def _spread(matrix: csr_matrix | None, rows: Ints, n: int) -> csr_matrix | None:
-    """The same rows among n, the others of which are empty."""
-    if matrix is None:
-        return None
-    sizes = np.zeros(n, np.int64)
-    sizes[rows] = np.diff(matrix.indptr)
-    return csr_matrix((matrix.data, matrix.indices, offsets_of(sizes)), (n, matrix.shape[1]))
 
 
 def _part(of: Descriptors, chosen: Ints, point: Ints, first: Ints) -> Part | None:
@@ -206,7 +192,7 @@ def extract(
             continue
         offsets, descriptors = flat()
         if not len(descriptors):
-            parts.append(Descriptors.none(len(items)))
+            parts.append(Descriptors.none(len(items), encoder.width))
             continue
         listed = descriptors if isinstance(descriptors, Sequence) else descriptors.to_pylist()
         rows, which = _prepared(encoder, listed, cached, progress(name, len(listed)))
@@ -214,7 +200,7 @@ def extract(
     return Features(parts[0], parts[1])
 
 
-def meaning(
+def first_text_of(
     items: Items, encoder: Encoder, cached: bool = True, progress: Advance = silent
 ) -> NDArray[np.float16]:
     """(n, H) unit rows: the first text of each item by a frozen encoder; zero for one without a text."""
@@ -224,13 +210,13 @@ def meaning(
         return np.zeros((len(items), encoder.width), np.float16)
     titles = texts.take(offsets[named]).to_pylist()
     rows, which = _prepared(encoder, titles, cached, progress("titles", len(titles)))
-    return first_rows(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)), encoder.width)
+    return first_text(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)))
 
 
-def first_rows(texts: Descriptors, width: int) -> NDArray[np.float16]:
-    """(n, width): the encoded first text of each item at unit length; zero for one without a text."""
+def first_text(texts: Descriptors) -> NDArray[np.float16]:
+    """(n, H): the encoded first text of each item at unit length; zero for one without a text."""
     named = np.flatnonzero(np.diff(texts.offsets))
-    found = np.zeros((len(texts.offsets) - 1, width), np.float16)
+    found = np.zeros((len(texts.offsets) - 1, texts.rows.flat.shape[1]), np.float16)
     if len(named):
         rows = texts.rows.flat[texts.which[texts.offsets[named]]]
         found[named] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY)

@@ -16,8 +16,6 @@ def lean(embedder: Embedder, compiled: bool = False) -> Embedder:
     """
     copy = deepcopy(embedder).eval().requires_grad_(False)
     copy.only_embeds()
-    if copy.means and copy.before is None:
-        copy.before = deepcopy(copy.text)  # the other will not stop where texts are encoded
     for encoder in (copy.text, copy.vision):
         if encoder is None:
             continue

@@ -20,6 +20,7 @@ from mufin.errors import UsageError
 from mufin.model import Mufin
 from mufin.progress import Progress
 from mufin.ragged import Ints, offsets_of
+from mufin.signals.reading import read_some
 from mufin.zeroshot import scores
 
 DEPTH = 100  # labels predicted for each point: R@100 and AUC look that far
@@ -67,7 +68,7 @@ def predict_from(
     with progress.task("Predicting", len(points)) as task:
         for start in range(0, len(points), BATCH):
             part = np.arange(start, min(start + BATCH, len(points)), dtype=np.int64)
-            ranked = model.rank(model.embedder.embed(features, groups.take(part)), k, exclude[part], allowed)
+            ranked = model.rank(model.query(features, groups.take(part)), k, exclude[part], allowed)
             parts.append([v.cpu().numpy() for v in (ranked.labels, ranked.score, ranked.probability)])
             task.advance(len(part))
     rows, score, probability = (np.concatenate(same) for same in zip(*parts, strict=True))
@@ -130,4 +131,5 @@ def answer(
 
 def features_of(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
     """The encoders' frozen outputs of these items, from the cache where they are."""
-    return model.embedder.features_of(items.only(model.config.modalities), rows, progress, "Encoding")
+    chosen = items.only(model.config.modalities)
+    return read_some(model.embedder, model.signals, chosen, rows, progress, "Encoding")

@@ -238,6 +238,13 @@ def _first(labels: Ints, near: Floats, k: int) -> tuple[Ints, Floats]:
     return np.take_along_axis(labels, order, 1), np.take_along_axis(near, order, 1)
 
 
+def sample(vectors: Tensor | None) -> Tensor | None:
+    """Some of these query vectors (n, D), for an index to tune itself to; None if there are none."""
+    if vectors is None or not len(vectors):
+        return None
+    return vectors[:: max(1, len(vectors) // SAMPLE)][:SAMPLE]
+
+
 def _numpy(vectors: Tensor) -> Floats:
     """f32 in rows, as faiss wants it."""
     return np.ascontiguousarray(vectors.detach().cpu().float().numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional as F
+
+from mufin.ragged import Ints
+from mufin.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,20 @@ class Lists:
         """Points without labels."""
         zeros = torch.zeros(n + 1, dtype=torch.int64, device=device)
         return cls(zeros, zeros[:0])
+
+    @classmethod
+    def read(cls, tensors: Tensors, prefix: str, n: int | None, n_labels: int) -> Lists:
+        """The stored lists of n points, or of any number, over n_labels labels."""
+        labels = tensors.get_rows(f"{prefix}labels", n_labels)
+        return cls(tensors.get_offsets(f"{prefix}offsets", n, len(labels)), labels)
+
+    def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """What `read` reads."""
+        yield f"{prefix}offsets", self.offsets
+        yield f"{prefix}labels", self.labels
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
     def to(self, device: torch.device) -> Lists:
         return Lists(self.offsets.to(device), self.labels.to(device))
@@ -51,8 +69,15 @@ class Lists:
         counts = torch.bincount(pairs // width, minlength=len(points))
         return Lists(F.pad(counts.cumsum(0), (1, 0)), pairs % width)
 
-    def renumbered(self, new_row: Tensor) -> Lists:
-        """Label rows replaced by new_row (L,), those of −1 left out; all points stay."""
+    def kept(self, labels: Ints, n_labels: int, points: Ints) -> Lists:
+        """Only these of the n_labels labels and these points, numbered anew."""
+        new_row = torch.full((n_labels,), -1, device=self.labels.device)
+        new_row[torch.from_numpy(labels)] = torch.arange(len(labels), device=new_row.device)
+        chosen = torch.zeros(len(self), dtype=torch.bool, device=new_row.device)
+        chosen[torch.from_numpy(points)] = True
+        return self._renumbered(new_row).only(chosen)
+
+    def _renumbered(self, new_row: Tensor) -> Lists:
         labels = new_row[self.labels]
         return Lists(F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets], labels[labels >= 0])
 
@@ -97,3 +122,20 @@ def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tenso
     votes = torch.zeros(n, longest, device=owner.device)
     labels[owner, slot], votes[owner, slot] = pair % width, total
     return labels, votes
+
+
+def bounded(relevance: csr_matrix, per_label: int) -> Ints:
+    """Points, ascending, such that every label keeps min(its frequency, per_label) of them or a few more."""
+    by_label = csr_matrix(relevance.T)
+    frequency = np.diff(by_label.indptr)
+    if not len(frequency) or frequency.max() <= per_label:
+        return np.flatnonzero(np.diff(relevance.indptr)).astype(np.int64)
+    taken = np.zeros(relevance.shape[0], bool)
+    for label in np.argsort(frequency, kind="stable"):
+        points = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
+        missing = per_label - int(taken[points].sum())
+        if missing > 0:
+            rest = points[~taken[points]]
+            n = min(missing, len(rest))
+            taken[rest[np.arange(n) * len(rest) // max(n, 1)]] = True  # spread evenly
+    return np.flatnonzero(taken).astype(np.int64)

@@ -5,31 +5,21 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from mufin.bag import PackedBags
-from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.hits import Ranked
-from mufin.rank.fusion import NAMES, TITLES, Parts
 from mufin.serve.live import Live, State
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
 from mufin.serve.query import Query, table_of
 from mufin.serve.shelf import Shelf
-
-SHOWN = ("similarity", "classifier", "memory", "rarity")  # the parts of a score that are told
-OWNERS = {
-    "classifier": "classifier",
-    "rarity": "rarity",
-    **dict.fromkeys(("similarity", "overlap", "same words", "meaning"), "similarity"),
-    **dict.fromkeys(("memory", "log memory", "words", "log words", *TITLES), "memory"),
-}
+from mufin.signals.base import Query as ModelQuery
 
 
 @dataclass(frozen=True)
@@ -64,37 +54,37 @@ class Answerer:
     def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
         """The answer to each of these, or what is wrong with it."""
         state = asks[0].state or self.live.state  # a slice of a long call comes alone
-        bags, empty = self._bags(state, [query for ask in asks for query in ask.queries])
+        every, empty = self._read(state, [query for ask in asks for query in ask.queries])
         starts = np.cumsum([0, *(len(ask.queries) for ask in asks)])
         answers: list[Answer | Exception] = [Problem(500, "not answered")] * len(asks)
         for together in _groups(asks, state).values():
             started = time.perf_counter()
             rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in together])
             try:
-                ranked = self._ranked(state, bags, rows, [asks[i] for i in together])
+                ranked = self._ranked(state, every, rows, [asks[i] for i in together])
             except UsageError as error:
                 answers = [error if i in together else answer for i, answer in enumerate(answers)]
                 continue
             hits, first = _hits(state, ranked), 0
             for i in together:
                 last = first + len(asks[i].queries)
-                answers[i] = self._answer(state, asks[i], ranked, hits, range(first, last))
+                answers[i] = self._answer(state, asks[i], hits[first:last])
                 if bad := [n for n in range(len(asks[i].queries)) if starts[i] + n in empty]:
                     answers[i] = _nothing(asks[i].first + bad[0], state)
                 first = last
             self.metrics.stage("rank", time.perf_counter() - started)
         return answers
 
-    def _bags(self, state: State, queries: list[Query]) -> tuple[PackedBags, set[int]]:
-        """X̂¹ of all queries, and those that have nothing the model looks at."""
+    def _read(self, state: State, queries: list[Query]) -> tuple[ModelQuery, set[int]]:
+        """All queries, ready to be ranked, and those that have nothing the model looks at."""
         with self.metrics.timed("encode"):
             features = state.model.features(table_of(queries))
-            bags = state.model.embedder.embed(features, Groups.singles(np.arange(len(queries))))
-        return bags, set(np.flatnonzero(features.sizes == 0).tolist())
+            query = state.model.query(features)
+        return query, set(np.flatnonzero(features.sizes == 0).tolist())
 
-    def _ranked(self, state: State, bags: PackedBags, rows: np.ndarray, asks: list[Ask]) -> Ranked:
+    def _ranked(self, state: State, every: ModelQuery, rows: np.ndarray, asks: list[Ask]) -> Ranked:
         queries = [query for ask in asks for query in ask.queries]
-        chosen = bags if len(rows) == len(bags) else bags.select(torch.from_numpy(rows))
+        chosen = every if len(rows) == len(every) else every.take(rows)
         k = max(ask.k for ask in asks)
         allowed = state.labels.allowed(asks[0].allow, asks[0].deny)  # the same for all of them
         return state.model.rank(chosen, k, self._hidden(state, queries), allowed)
@@ -108,14 +98,8 @@ class Answerer:
         pairs = None if self.shelf is None else self.shelf.hidden(ids, state.labels)
         return own if pairs is None else pairs if own is None else csr_matrix(own + pairs)
 
-    def _answer(
-        self, state: State, ask: Ask, ranked: Ranked, hits: list[list[dict[str, Any]]], rows: range
-    ) -> Answer:
-        shown = [[hit for hit in hits[row][: ask.k] if hit["probability"] >= ask.least] for row in rows]
-        if ask.explain:
-            for row, some in zip(rows, shown, strict=True):
-                for hit, parts in zip(some, contributions(state, ranked, row), strict=False):
-                    hit["parts"] = parts
+    def _answer(self, state: State, ask: Ask, hits: list[list[dict[str, Any]]]) -> Answer:
+        shown = [[hit for hit in some[: ask.k] if hit["probability"] >= ask.least] for some in hits]
         for query, some in zip(ask.queries, shown, strict=True):
             self._mark(query, some)
         return Answer(shown, state.version)
@@ -126,18 +110,6 @@ class Answerer:
         known = None if truth is None else set(truth)
         for hit in hits:
             hit["relevant"] = None if known is None else hit["label"] in known
-
-
-def contributions(state: State, ranked: Ranked, row: int) -> list[dict[str, float]]:
-    """What each part adds to the score of each hit: θ · φ in groups, which sum to s."""
-    labels = ranked.labels[row : row + 1]
-    known = {"frequency": state.labels.frequency[labels.clamp(min=0)], "present": labels >= 0}
-    for name in {field.name for field in fields(Parts)} - known.keys():
-        known[name] = getattr(ranked, name)[row : row + 1]
-    terms = (Parts(**known).features() * state.model.fusion.weights)[0]  # (k, number of names)
-    owners = [OWNERS[name.split(" × ")[0]] for name in NAMES]
-    sums = {part: terms[:, [owner == part for owner in owners]].sum(1).tolist() for part in SHOWN}
-    return [dict(zip(sums, values, strict=True)) for values in zip(*sums.values(), strict=True)]
 
 
 def _groups(asks: Sequence[Ask], state: State) -> dict[Any, list[int]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mufin.encode.features import Groups
 from mufin.model import Mufin
-from mufin.retrieve.memory import bounded
+from mufin.retrieve.lists import bounded
 from mufin.serve.batching import Batcher
 from mufin.serve.shelf import Shelf
 
@@ -33,14 +33,16 @@ class Examples:
 
     def _remembered(self) -> list[tuple[int, Tensor]]:
         """Item rows of the keys in the memory, if it is that of this very split."""
-        memory, labels = self.model.memory, self.model.labels
+        vectors, had, labels = self.model.point_vectors(), self.model.points, self.model.labels
+        if vectors is None:
+            return []
         relevance = labels.align(self.split.relevance, self.shelf.catalogue.labels)
         kept = bounded(relevance, self.model.config.memory.per_label)
         points = csr_matrix(relevance[kept])
-        same = (memory.offsets.numpy(), points.indptr), (memory.labels.numpy(), points.indices)
-        if len(kept) != len(memory) or not all(np.array_equal(a, b) for a, b in same):
+        same = (had.offsets.numpy(), points.indptr), (had.labels.numpy(), points.indices)
+        if len(kept) != len(had) or not all(np.array_equal(a, b) for a, b in same):
             return []
-        return list(zip(self._items(kept).tolist(), memory.keys, strict=True))
+        return list(zip(self._items(kept).tolist(), vectors, strict=True))
 
     def _items(self, points: np.ndarray) -> np.ndarray:
         """The item of each point; of several, the first."""

@@ -13,9 +13,9 @@ def pack(model: Mufin) -> None:
     """Lay out encoders and index to answer a few at a time; such a model predicts, and cannot be saved."""
     if model.embedder.device.type != "cpu":
         return
-    for text in (model.embedder.text, model.embedder.before):
-        if text is not None and not text.pack(fast_dtype()):
-            pack_products(text.network)
+    text = model.embedder.text
+    if not text.pack(fast_dtype()):
+        pack_products(text.network)
     if model.embedder.vision is not None:
         pack_products(model.embedder.vision.network)
         fold(model.embedder.vision.network)
@@ -25,6 +25,7 @@ def pack(model: Mufin) -> None:
 
 def pack_indexes(model: Mufin) -> None:
     """Lay out what is searched: again whenever labels were read anew."""
-    for index in (model.index, model.memory.index):
-        if isinstance(index, ExactIndex):
-            index.pack()
+    if isinstance(model.index, ExactIndex):
+        model.index.pack()
+    for signal in model.signals:
+        signal.pack()

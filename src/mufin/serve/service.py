@@ -101,7 +101,7 @@ class Service:
             "model": state.version,
             "labels": len(state.labels.alive),
             "living": len(state.labels),
-            "memory": len(state.model.memory),
+            "memory": len(state.model.points),
             "modalities": reads,
             "own_items": state.labels.own_items,
             "adapts": state.model.ranker.adapts,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mufin.bag import PackedBags
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
@@ -16,13 +18,13 @@ from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.progress import Progress
 from mufin.ragged import Ints
-from mufin.rank.fusion import PAPER_BETA, Fusion
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
-from mufin.retrieve.memory import Memory
-from mufin.train.affinity import Coordinates, unseen_mixture
+from mufin.retrieve.lists import Lists, bounded
+from mufin.signals.base import Query, Signal, Training, grouped
+from mufin.signals.mixture import PAPER_BETA, Mixture
+from mufin.train.compatibility import Coordinates, unseen_mixture
 from mufin.train.data import TrainingData
-from mufin.train.implied import implied
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
 from mufin.train.validate import learn_mixture
@@ -30,6 +32,7 @@ from mufin.train.validate import learn_mixture
 
 def assemble(
     networks: Networks,
+    signals: Sequence[Signal],
     config: Config,
     catalogue: Catalogue,
     data: TrainingData,
@@ -40,15 +43,14 @@ def assemble(
     data = data.encoded(networks.embedder)
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
-    fusion = Fusion.of_beta(PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta)
-    seen, words, own_items = data.others(held_out), embedded.words, catalogue.labels_are_items
+    own_items = catalogue.labels_are_items
+    seen = data.others(held_out)
     labels = _labels(networks, data.take(seen), embedded, items, own_items)
-    more = implied(data) if config.memory.implied and not own_items else None
     pairs = None
-    if config.rank.affinity and own_items:  # only then is a set completed by items
+    if config.rank.compatibility and own_items:  # only then is a set completed by items
         pairs = Coordinates.of(networks.embedder, data)
 
-    def model(which: Ints, fusion: Fusion) -> Mufin:
+    def model(which: Ints, mixture: Mixture) -> Mufin:
         """With the centroids and the memory of these points."""
         relevance, points = (
             data.relevance[which],
@@ -58,23 +60,39 @@ def assemble(
         frequency = _frequency(data.take(which)).to(points.device)
         known = replace(labels, centroids=means, has_centroid=has, frequency=frequency)
         index = build_index(known.entries(config.retrieve.entries), config.retrieve.search, points[:256])
-        memory = None
-        if config.memory.neighbours:
-            of_words = None if words is None else words[which]
-            said = None if more is None else more[which]
-            memory = Memory.of(points, relevance, config.memory.per_label, of_words, said)
-        affinity = None if pairs is None else pairs.affinity(which, relevance)
-        return Mufin(config, networks.embedder, networks.ranker, known, fusion, memory, index, affinity)
+        compatibility = None if pairs is None else pairs.compatibility(which, relevance)
+        empty = Lists.none(0, points.device)
+        draft = Mufin(
+            config, networks.embedder, networks.ranker, known, signals, mixture, empty, index, compatibility
+        )
+        return _taught(draft, data.take(which), points, embedded.labels)
 
-    mixture = None
+    beta = PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta
+    mixture, unseen = Mixture.of_beta(signals, beta), None
     if len(held_out):
-        draft = model(seen, fusion)
-        fusion = learn_mixture(draft, data.take(held_out))
-        mixture = unseen_mixture(draft, data.take(seen), data.take(held_out))
-    final = model(np.arange(len(data.groups), dtype=np.int64), fusion)
-    if final.affinity is not None and mixture is not None:
-        final.affinity = replace(final.affinity, mixture=mixture)
+        draft = model(seen, mixture)
+        mixture = learn_mixture(draft, data.take(held_out))
+        unseen = unseen_mixture(draft, data.take(seen), data.take(held_out))
+    final = model(np.arange(len(data.groups), dtype=np.int64), mixture)
+    if final.compatibility is not None and unseen is not None:
+        final.compatibility = replace(final.compatibility, mixture=unseen)
     return final
+
+
+def _taught(model: Mufin, data: TrainingData, points: Tensor, labels: PackedBags) -> Mufin:
+    """The model with what its signals learn from these points, whose vectors are given, and all labels."""
+    kept = np.zeros(0, np.int64)
+    if model.config.memory.neighbours:
+        kept = bounded(data.relevance, model.config.memory.per_label)
+    relevance, vectors = data.relevance[kept], points[torch.from_numpy(kept).to(points.device)]
+    model.points = Lists.of(relevance).to(points.device)
+    known = model.known
+    bags = PackedBags(vectors, torch.arange(len(kept) + 1, device=points.device), vectors)
+    remembered = Query(known, bags, grouped(data.points, data.groups.take(kept)))
+    of_labels = Query(known, labels, grouped(data.labels, data.label_groups))
+    training = Training(remembered, of_labels, relevance, data.exclude[kept], model.labels.own_items)
+    model.signals = tuple(signal.learn(training) for signal in model.signals)
+    return model
 
 
 def _labels(

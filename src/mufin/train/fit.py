@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,9 @@ from mufin.errors import CatalogueError
 from mufin.heap import kept
 from mufin.model import Mufin
 from mufin.progress import Progress
+from mufin.signals import signals_of
+from mufin.signals.base import Signal
+from mufin.signals.reading import read_some
 from mufin.store import pick_device, save
 from mufin.train.assemble import assemble
 from mufin.train.data import TrainingData
@@ -46,19 +50,26 @@ def fit(
     points = _checked(catalogue.split(split), split)
     seed_everything(config.seed)
     embedder = Embedder(config).to(pick_device(config.run.device))
-    data = training_data(embedder, catalogue, points, config, progress)
+    trained_on = catalogue.only(config.modalities).items.take(np.unique(points.members))
+    signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
+    data = training_data(embedder, signals, catalogue, points, config, progress)
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
     context = Context(np.random.default_rng(config.seed), progress, logs, config.run.batches)
 
     with kept() if embedder.device.type == "cpu" else nullcontext():
-        model = _trained(embedder, data, catalogue, config, context)
+        model = _trained(embedder, signals, data, catalogue, config, context)
     if out is not None:
         save(model, out)
     return model
 
 
 def _trained(
-    embedder: Embedder, data: TrainingData, catalogue: Catalogue, config: Config, context: Context
+    embedder: Embedder,
+    signals: Sequence[Signal],
+    data: TrainingData,
+    catalogue: Catalogue,
+    config: Config,
+    context: Context,
 ) -> Mufin:
     """Modules I to IV, and the model that comes of them."""
     held_out = hold_out(data, config.run.validation, context.rng)
@@ -70,7 +81,7 @@ def _trained(
     watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
     finetune(networks, used, shortlist, config, context, watch)
 
-    return assemble(networks, config, catalogue, data, held_out, context.progress)
+    return assemble(networks, signals, config, catalogue, data, held_out, context.progress)
 
 
 def seed_everything(seed: int) -> None:
@@ -80,20 +91,22 @@ def seed_everything(seed: int) -> None:
 
 
 def training_data(
-    embedder: Embedder, catalogue: Catalogue, points: Split, config: Config, progress: Progress
+    embedder: Embedder,
+    signals: Sequence[Signal],
+    catalogue: Catalogue,
+    points: Split,
+    config: Config,
+    progress: Progress,
 ) -> TrainingData:
     """The features of datapoints and labels, from disk where they were computed before."""
     catalogue = catalogue.only(config.modalities)
-    if embedder.words is not None:
-        embedder.words.learn(catalogue.items.take(np.unique(points.members)))
-
     everything = np.arange(len(catalogue.labels), dtype=np.int64)
     shared = catalogue.labels is catalogue.items
     rows = everything if shared else points.members  # items of other splits are not looked at
-    of_items = embedder.features_of(catalogue.items, rows, progress, "Encoding items ")
+    of_items = read_some(embedder, signals, catalogue.items, rows, progress, "Encoding items ")
     of_labels = of_items
     if not shared:
-        of_labels = embedder.features_of(catalogue.labels, everything, progress, "Encoding labels")
+        of_labels = read_some(embedder, signals, catalogue.labels, everything, progress, "Encoding labels")
     embedder.learn_scales(of_items if len(of_items.image.rows) > 1 else of_labels)
     groups = Groups(points.offsets, points.members)
     return TrainingData(of_items, groups, of_labels, points.relevance, points.exclude)

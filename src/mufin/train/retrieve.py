@@ -24,7 +24,6 @@ class Embedded:
 
     labels: PackedBags
     points: Tensor  # (N, D)
-    words: csr_matrix | None = None  # (N, V), of the datapoints
 
 
 def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Embedded:
@@ -32,7 +31,7 @@ def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Emb
     with progress.task("Embedding ", data.n_labels + len(data.groups)) as task:
         labels = embedder.embed(data.labels, data.label_groups, advance=task.advance)
         points = embedder.embed(data.points, data.groups, advance=task.advance)
-    return Embedded(labels, points.vectors(), points.words)
+    return Embedded(labels, points.vectors())
 
 
 def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> Index:

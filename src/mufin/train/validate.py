@@ -10,11 +10,11 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from mufin.candidates import marked
 from mufin.encode.embedder import Embedder
 from mufin.model import Mufin
 from mufin.ragged import Ints
-from mufin.rank.fusion import Fusion, fit_calibration, fit_weights
+from mufin.signals.base import marked
+from mufin.signals.mixture import Mixture
 from mufin.train.data import TrainingData, membership
 from mufin.train.networks import Networks
 
@@ -66,16 +66,14 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
     return 100 * hits / len(points)
 
 
-def learn_mixture(model: Mufin, held: TrainingData) -> Fusion:
+def learn_mixture(model: Mufin, held: TrainingData) -> Mixture:
     """The mixture of scores, if it is to be learnt, and its reading as a probability, on unseen points."""
-    bags = model.embedder.embed(held.points, held.groups)
-    labels, parts = model.candidates(bags, held.exclude)
+    labels, evidence = model.candidates(model.query(held.points, held.groups), held.exclude)
     relevant = marked(labels, held.relevance)
-    weights = model.fusion.weights
+    mixture = model.mixture
     if model.config.rank.beta == "learnt":
-        weights = fit_weights(parts, relevant)
-    score = Fusion(weights, model.fusion.calibration).score(parts)
-    return Fusion(weights.cpu(), fit_calibration(score, relevant).cpu())
+        mixture = mixture.learnt(evidence, relevant)
+    return mixture.calibrated(evidence, relevant)
 
 
 def _alike(data: TrainingData) -> Ints:

@@ -93,7 +93,7 @@ def _pairs(study: Study) -> list[tuple[int, int]]:
 @torch.no_grad()
 def _weights(study: Study, point: int, label: int, attends: bool) -> npt.NDArray[np.float32]:
     """(m, n): attention, or the cosine of the bags' rows."""
-    packed = study.bags(np.array([point]))
+    packed = study.query(np.array([point])).bags
     x = packed.take(torch.zeros(1, dtype=torch.int64, device=packed.rows.device))
     rows = torch.tensor([int(study.model_rows[label])], device=packed.rows.device)
     z: Bag = study.model.labels.bags.take(rows)

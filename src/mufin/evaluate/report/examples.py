@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mufin.candidates import marked
 from mufin.encode.features import Groups
 from mufin.evaluate.report.page import Block, Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 from mufin.ragged import Ints
+from mufin.signals.base import marked
 
 QUERIES, SHOWN = 12, 6
 TRIED = 200  # points that are asked three times
@@ -92,9 +92,9 @@ def _answers(study: Study, points: Ints, way: Literal["both", "text", "image"]) 
     model, groups = study.model, study.groups.take(points)
     used, members = np.unique(groups.members, return_inverse=True)
     features = model.features(study.catalogue.items.take(used).only(way), cached=True)
-    bags = model.embedder.embed(features, Groups(groups.offsets, members.astype(np.int64)))
+    query = model.query(features, Groups(groups.offsets, members.astype(np.int64)))
     exclude = model.labels.align(study.points.exclude[points], study.catalogue.labels)
     known = study.catalogue.labels.rows(model.labels.items.ids)
     allowed = torch.from_numpy(known >= 0).to(model.labels.alive.device)
-    rows = model.rank(bags, SHOWN, exclude, allowed).labels.cpu().numpy()
+    rows = model.rank(query, SHOWN, exclude, allowed).labels.cpu().numpy()
     return np.where(rows >= 0, known[rows], -1)

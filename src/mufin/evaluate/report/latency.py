@@ -1,4 +1,4 @@
-"""How long each stage of an answer takes, one query at a time."""
+"""How long each stage of `recommend` takes, one query at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mufin.encode.features import Features, Groups
+from mufin.encode.features import Groups
 from mufin.evaluate.report.figures import Theme, bare
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
+from mufin.inference import at_ease
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
 QUERIES, WARM = 30, 3
 K = 10
 STAGES = (
-    "texts: tokens, frozen layers",
-    "pictures: decoding, frozen layers",
-    "trained layers, self-attention",
-    "search for the shortlist",
-    "votes of the memory",
-    "ranking: cross-attention, classifiers",
+    "read: tokens, images, frozen layers, words",
+    "embed: trained layers, self-attention",
+    "rank: proposals and evidence of all signals",
+    "hits: ids, texts, parts",
 )
 
 
@@ -75,29 +74,21 @@ def _alt(middle: np.ndarray) -> str:
 
 @torch.no_grad()
 def _times(study: Study, point: int) -> list[float]:
-    """Milliseconds of each stage for one point."""
-    model, settings = study.model, study.model.config
+    """Milliseconds of each stage for one point: what `recommend` does, step by step."""
+    model = study.model
     items = study.catalogue.items.take(np.array(study.members(point)))
     group = Groups(np.array([0, len(items)]), np.arange(len(items)))
-    clock = _Clock(model.labels.alive.device)
-    texts = model.features(items.only("text"))
-    clock.lap()
-    pictures = model.features(items.only("image"))
-    clock.lap()
-    bags = model.embedder.embed(Features(texts.text, pictures.image), group)
-    clock.lap()
-    vector = bags.vectors()
-    clock.restart()
-    width = min(settings.retrieve.shortlist, len(model.labels.alive))
-    model.index.search(vector, width, None, model.labels.alive)
-    clock.lap()
-    if len(model.memory):
-        model.memory.votes(vector, settings.memory.neighbours, settings.memory.temperature)
-    clock.lap()
-    model.rank(bags, K)
-    clock.lap()
-    *before, search, votes, everything = clock.laps
-    return [*before, search, votes, max(0.0, everything - search - votes)]
+    with at_ease(model.labels.alive.device):
+        clock = _Clock(model.labels.alive.device)
+        features = model.features(items)
+        clock.lap()
+        query = model.query(features, group)
+        clock.lap()
+        ranked = model.rank(query, K)
+        clock.lap()
+        model.hits(ranked)
+        clock.lap()
+    return clock.laps
 
 
 class _Clock:

@@ -78,7 +78,7 @@ def _triples(study: Study) -> Ints:
 @torch.no_grad()
 def _vectors(study: Study, triples: Ints) -> tuple[dict[str, Floats], Rows]:
     """The five vectors of each point, (B, D) each; and the mean cosines before and after adaptation."""
-    labels, bags = study.model.labels, study.bags(triples[:, 0])
+    labels, bags = study.model.labels, study.query(triples[:, 0]).bags
     x = bags.take(torch.arange(len(bags), device=bags.rows.device))
     rows = torch.from_numpy(study.model_rows[triples[:, 1:]]).to(bags.rows.device)  # (B, 2)
     adapted = study.model.ranker.adapted(x, labels.bags.take(rows))  # (B, 2, D)

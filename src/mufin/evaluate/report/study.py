@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mufin.bag import PackedBags
-from mufin.candidates import marked
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.split import Split
@@ -23,6 +21,7 @@ from mufin.evaluate.score import Predictions, seen
 from mufin.metrics import FloatArray
 from mufin.model import Mufin
 from mufin.ragged import Ints
+from mufin.signals.base import Query, marked
 
 TITLE = 90  # characters of a text on a card
 
@@ -69,9 +68,9 @@ class Study:
     def groups(self) -> Groups:
         return Groups(self.points.offsets, self.points.members)
 
-    def bags(self, points: Ints) -> PackedBags:
-        """X̂¹ of these points."""
-        return self.model.embedder.embed(self.features, self.groups.take(points))
+    def query(self, points: Ints) -> Query:
+        """These points, ready to be ranked."""
+        return self.model.query(self.features, self.groups.take(points))
 
     def members(self, point: int) -> list[int]:
         """The item rows of a point."""

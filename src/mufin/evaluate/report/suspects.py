@@ -10,11 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mufin.candidates import meant, shared_words
 from mufin.evaluate.report.page import Gallery, Row, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
 from mufin.ragged import Ints
-from mufin.rank.fusion import Parts
 
 CHUNK = 256
 SHOWN = 8  # in the page
@@ -106,36 +104,11 @@ def _probability(study: Study, points: Ints, table: Tensor) -> npt.NDArray[np.fl
     same = (table[:, :, None] == predicted[:, None, :]) & (table >= 0)[:, :, None]  # (B, K, k)
     known = torch.from_numpy(found.probability[points])[:, None, :].where(same, 0.0).sum(-1)
     hits = torch.from_numpy(found.score[points]).to(device)
-    fresh = _scores(study, points, rows).masked_fill(same.any(-1).to(device), -torch.inf)
-    chance = model.fusion.probability(torch.cat([hits, fresh], dim=1))[:, hits.shape[1] :].cpu()
+    fresh = model.mixture.score(model.evidence(study.query(points), rows))
+    fresh = fresh.masked_fill(same.any(-1).to(device), -torch.inf)
+    chance = model.mixture.probability(torch.cat([hits, fresh], dim=1))[:, hits.shape[1] :].cpu()
     chance = torch.where(same.any(-1), known, chance)
     return chance.where(rows.cpu() >= 0, -1.0).double().numpy()
-
-
-def _scores(study: Study, points: Ints, rows: Tensor) -> Tensor:
-    """s of these labels (B, K), rows of the model, whether or not they were candidates."""
-    model = study.model
-    bags = study.bags(points)
-    x = bags.take(torch.arange(len(bags), device=bags.rows.device))
-    vector, some = x.vector(), rows.clamp(min=0)
-    classifier = model.ranker(x, model.labels.bags.take(rows), model.labels.classifiers(some))
-    similarity = model.labels.similarity(vector, rows, model.config.retrieve.entries)
-    ballots = model.memory.ballots(vector, bags.words, model.config.memory)
-    near, like, titles, titles_by_words = (_given(rows, *cast) for cast in ballots)
-    shared = shared_words(bags.words, bags.titles, model.labels.bags, rows)
-    alike = meant(bags.meaning, model.labels.bags, rows)
-    there = (rows >= 0) & ~similarity.isinf()
-    similarity = similarity.where(there, 0.0)
-    frequency = model.labels.frequency[some]
-    parts = Parts(
-        classifier, similarity, near, like, titles, titles_by_words, shared, alike, frequency, there
-    )  # fmt: skip
-    return model.fusion.score(parts)
-
-
-def _given(rows: Tensor, voted: Tensor, votes: Tensor) -> Tensor:
-    """The votes (B, V) for voted labels (B, V) that labels rows (B, K) got, (B, K)."""
-    return ((rows[:, :, None] == voted[:, None, :]) * votes[:, None, :]).sum(-1)
 
 
 def _missing_row(study: Study, point: int, label: int, chance: float) -> Row:

@@ -1,4 +1,4 @@
-"""The affinity of datapoints and labels, and its mixture learnt on labels that training has not seen."""
+"""The compatibility of datapoints and labels, and its mixture learnt on labels that training has not seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
 from mufin.model import Mufin
 from mufin.ragged import Ints
-from mufin.rank.affinity import START, Affinity, Side, View
+from mufin.signals.compatibility import START, Compatibility, Side, View
 from mufin.train.data import TrainingData, membership
 from mufin.zeroshot import parts
 
@@ -45,15 +45,15 @@ class Coordinates:
         z = _spread(z, used, data.n_labels)
         return cls(points, labels, data.groups, x, y, z, embedder.blocks)
 
-    def affinity(self, which: Ints, relevance: csr_matrix) -> Affinity:
+    def compatibility(self, which: Ints, relevance: csr_matrix) -> Compatibility:
         """From all pairs of these datapoints (n,) and their labels (n, L)."""
         groups = self.groups.take(which)
         sets = self._views(self.x[torch.from_numpy(which)], relevance)
         if len(groups.members) == len(groups):
-            return Affinity(sets, (), torch.tensor(START))
+            return Compatibility(sets, (), torch.tensor(START))
         held = np.ones(len(groups.members))
         of = csr_matrix((held, groups.members, groups.offsets), shape=(len(groups), len(self.y)))
-        return Affinity(sets, self._views(self.y, csr_matrix(of.T @ relevance)), torch.tensor(START))
+        return Compatibility(sets, self._views(self.y, csr_matrix(of.T @ relevance)), torch.tensor(START))
 
     def _views(self, x: Tensor, relevance: csr_matrix) -> tuple[View, ...]:
         """By all encoders together, then by each alone that says something of both sides."""
@@ -72,12 +72,12 @@ def unseen_mixture(model: Mufin, seen: TrainingData, held: TrainingData) -> Tens
     """The mixture learnt on held-out points whose label no other point has, each against all such labels."""
     fresh = np.setdiff1d(held.used_labels, seen.used_labels)
     asked = np.flatnonzero(held.relevance[:, fresh].getnnz(1)).astype(np.int64)
-    if model.affinity is None or not len(asked):
+    if model.compatibility is None or not len(asked):
         return None
     found = parts(model, held.points, held.groups.take(asked), held.labels, Groups.singles(fresh))
     relevant = membership(held.relevance, asked, fresh).to(found.device)
     hidden = membership(held.exclude, asked, fresh).to(found.device)
-    return model.affinity.learnt(found, relevant, ~(relevant | hidden)).mixture
+    return model.compatibility.learnt(found, relevant, ~(relevant | hidden)).mixture
 
 
 def _side(embedder: Embedder, features: Features, rows: Ints) -> Side:

@@ -1,4 +1,4 @@
-"""Affinity: which datapoints go with which labels by what the encoders see in both, in closed form.
+"""Compatibility: which datapoints go with which labels by what the encoders see in both, in closed form.
 
 A joint Gaussian over the evidence of a datapoint and of one of its labels, told by canonical correlations.
 ⟨x̂, ẑ⟩ can only say that two things are alike; what goes together may well differ, as a skirt and a top do.
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from mufin.errors import UsageError
 from mufin.ragged import Ints
-from mufin.rank.fusion import softmax_weights
-from mufin.rank.pairs import Pairs
+from mufin.signals.mixture import softmax_weights
+from mufin.signals.pairs import Pairs
 
 COMPONENTS = 128  # principal components kept of each encoder's output
 SHRINKAGE = 0.3  # of a covariance towards the sphere
 NEAR = 24  # strongest correlations that remembered pairs are compared by
 CLOSEST = 0.95  # a correlation of 1 would weigh infinitely
-PARTS = ("classifier", "similarity", "affinity")
-START = (0.0, 0.0, 1.0)  # affinity is a log odds: by itself it needs no weight
+PARTS = ("classifier", "similarity", "compatibility")
+START = (0.0, 0.0, 1.0)  # compatibility is a log odds: by itself it needs no weight
 SCALE = (20.0, 20.0, 1.0)
 RIDGE, FEW = 1e-2, 10.0  # held-out points with labels that nobody else has are few
 
@@ -142,7 +142,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Affinity:
+class Compatibility:
     """f: the mean of several views, by all encoders and by each alone, of a whole set and of its members."""
 
     sets: tuple[View, ...]  # evidence of a datapoint with a label's
@@ -171,7 +171,7 @@ class Affinity:
         yield "mixture", self.mixture
 
     @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Affinity:
+    def of(cls, tensors: dict[str, Tensor]) -> Compatibility:
         """From what `tensors` gave."""
         sets, members = (
             tuple(
@@ -189,7 +189,7 @@ class Affinity:
         """s (B, C) of the parts (B, C, 3)."""
         return parts @ self.mixture.to(parts)
 
-    def learnt(self, parts: Tensor, relevant: Tensor, negative: Tensor) -> Affinity:
+    def learnt(self, parts: Tensor, relevant: Tensor, negative: Tensor) -> Compatibility:
         """With the mixture that ranks relevant labels without training above negative ones, (B, C) bool."""
         start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
         mixture = softmax_weights(parts, relevant, negative, start, scale, lambda n: max(RIDGE, FEW / n))

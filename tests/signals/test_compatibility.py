@@ -1,4 +1,4 @@
-"""Affinity: the formula, a world where what goes together is not alike, and how it is learnt and kept."""
+"""Compatibility: the formula, a world where what goes together differs, how it is learnt and kept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mufin.data.sets import Questions
 from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.evaluate.score import answer
-from mufin.rank.affinity import START, Affinity, Side, View
-from mufin.rank.pairs import FLOOR, WIDTH, Pairs
+from mufin.signals.compatibility import START, Compatibility, Side, View
+from mufin.signals.pairs import FLOOR, WIDTH, Pairs
 from mufin.zeroshot import parts, scores
 
 rng = np.random.default_rng(5)
@@ -91,9 +91,9 @@ def test_what_goes_together_need_not_be_alike() -> None:
     partner = distance.argsort(1)[:, :5]
     known = np.arange(300)
     pairs = [(i, j) for i in known for j in partner[i] if j < 300]
-    affinity = fitted(evidence, pairs, [8, 4])
+    compatibility = fitted(evidence, pairs, [8, 4])
     unseen = np.arange(300, 600)
-    score = affinity.score(evidence[unseen], evidence[unseen]).numpy()
+    score = compatibility.score(evidence[unseen], evidence[unseen]).numpy()
     best = distance[np.ix_(unseen, unseen)].argmin(1)
     # the right thing among 300 that no pair named: as a rule in the best tenth
     rank = (score > score[np.arange(300), best][:, None]).sum(1)
@@ -108,12 +108,12 @@ def test_nothing_known_is_nothing_said() -> None:
     evidence, _, _ = complements(200)
     some = evidence.clone()
     some[:50, 8:] = torch.nan
-    affinity = fitted(some, [(i, (i + 1) % 200) for i in range(200)], [8, 4])
-    assert bool(torch.isfinite(affinity.score(some, some)).all())
+    compatibility = fitted(some, [(i, (i + 1) % 200) for i in range(200)], [8, 4])
+    assert bool(torch.isfinite(compatibility.score(some, some)).all())
     filled = some.clone()
     filled[:50, 8:] = some[50:, 8:].mean(0)
     torch.testing.assert_close(
-        affinity.score(some, some), affinity.score(filled, filled), atol=1e-4, rtol=1e-4
+        compatibility.score(some, some), compatibility.score(filled, filled), atol=1e-4, rtol=1e-4
     )
     nothing = torch.full((200, 4), torch.nan)
     texts = fitted(torch.cat([evidence[:, :8], nothing], 1), [(i, 0) for i in range(200)], [8, 4])
@@ -136,14 +136,14 @@ def test_few_pairs_say_little() -> None:
 
 
 def test_the_mixture_follows_what_decides_and_stays_where_nothing_does() -> None:
-    affinity = Affinity((plain(torch.zeros(1)),), (), torch.tensor(START))
+    compatibility = Compatibility((plain(torch.zeros(1)),), (), torch.tensor(START))
     known = gaussian(300, 10, 3) * torch.tensor([0.1, 0.1, 1.0])
     relevant = known[..., 0] == known[..., 0].amax(1, keepdim=True)  # the classifier knows it all
-    learnt = affinity.learnt(known, relevant, ~relevant).mixture
+    learnt = compatibility.learnt(known, relevant, ~relevant).mixture
     best = (known @ learnt).argmax(1, keepdim=True)
     assert float(relevant.gather(1, best).float().mean()) > 0.9
     none = torch.zeros_like(relevant)
-    assert affinity.learnt(known, none, ~none).mixture.tolist() == list(START)
+    assert compatibility.learnt(known, none, ~none).mixture.tolist() == list(START)
 
 
 def test_sets_and_their_members_count_alike() -> None:
@@ -151,11 +151,11 @@ def test_sets_and_their_members_count_alike() -> None:
     one, other = plain(torch.tensor([0.9, 0.3])), plain(torch.tensor([0.5, 0.1]))
     points, items, labels = gaussian(2, 2), gaussian(4, 2), gaussian(5, 2)
     groups = np.array([3, 0, 1, 2, 3]), np.array([0, 2, 5])
-    found = Affinity((one,), (other,), torch.tensor(START)).score(points, items, *groups, labels)
+    found = Compatibility((one,), (other,), torch.tensor(START)).score(points, items, *groups, labels)
     single, whole = other.score(items, labels), one.score(points, labels)
     for i, members in enumerate(([3, 0], [1, 2, 3])):
         torch.testing.assert_close(found[i], (whole[i] + single[members].mean(0)) / 2)
-    alone = Affinity((one,), (), torch.tensor(START)).score(points, items, *groups, labels)
+    alone = Compatibility((one,), (), torch.tensor(START)).score(points, items, *groups, labels)
     torch.testing.assert_close(alone, whole)
 
 
@@ -168,15 +168,15 @@ def test_columns_in_no_block_are_not_read() -> None:
     assert side.columns(slice(4, 6)).tolist() == [False, False, True, True]
 
 
-def test_an_affinity_is_read_as_it_was_kept() -> None:
+def test_a_compatibility_is_read_as_it_was_kept() -> None:
     view = plain(torch.tensor([0.9, 0.3]))
-    many = Affinity((view, view), (view,), torch.tensor(START))
-    again = Affinity.of(dict(many.tensors()))
+    many = Compatibility((view, view), (view,), torch.tensor(START))
+    again = Compatibility.of(dict(many.tensors()))
     assert (len(again.sets), len(again.members)) == (2, 1)
     x = gaussian(3, 2)
     torch.testing.assert_close(again.sets[0].score(x, x), view.score(x, x))
     with pytest.raises(UsageError):
-        Affinity.of({"mixture": torch.tensor(START)})
+        Compatibility.of({"mixture": torch.tensor(START)})
 
 
 # -- in a model ----------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def outfits() -> Catalogue:
 
 @pytest.fixture(scope="module")
 def model(outfits: Catalogue, tiny_config: Config) -> Mufin:
-    settings = ["rank.affinity=true", "run.validation=0.3", "modalities=text", "pretrain.epochs=1"]
+    settings = ["rank.compatibility=true", "run.validation=0.3", "modalities=text", "pretrain.epochs=1"]
     return fit(outfits, tiny_config.override(settings), quiet=True)
 
 
@@ -205,21 +205,21 @@ def asked(model: Mufin, catalogue: Catalogue) -> torch.Tensor:
 def test_fitted_with_the_model_and_kept_in_its_folder(
     model: Mufin, outfits: Catalogue, tmp_path: Path
 ) -> None:
-    assert model.affinity is not None
-    assert model.affinity.mixture.tolist() != list(START)  # some labels were held out
+    assert model.compatibility is not None
+    assert model.compatibility.mixture.tolist() != list(START)  # some labels were held out
     found = asked(model, outfits)
     assert found.shape == (2, 8)
     save(model, tmp_path / "run")
     again = load(tmp_path / "run", device="cpu")
     torch.testing.assert_close(asked(again, outfits), found)
-    again.affinity = None
+    again.compatibility = None
     save(again, tmp_path / "run")
-    assert not list((tmp_path / "run").glob("affinity*"))
-    assert load(tmp_path / "run", device="cpu").affinity is None
+    assert not list((tmp_path / "run").glob("compatibility*"))
+    assert load(tmp_path / "run", device="cpu").compatibility is None
 
 
 def test_scores_are_the_mixture_of_the_parts(model: Mufin, outfits: Catalogue) -> None:
-    assert model.affinity is not None
+    assert model.compatibility is not None
     features = model.features(outfits.items)
     queries, candidates = Groups.singles(np.arange(3)), Groups.singles(np.arange(4, 9))
     known = parts(model, features, queries, features, candidates)
@@ -228,14 +228,14 @@ def test_scores_are_the_mixture_of_the_parts(model: Mufin, outfits: Catalogue) -
     torch.testing.assert_close(known[..., 0], c)
     torch.testing.assert_close(known[..., 1], a)
     found = scores(model, features, queries, features, candidates)
-    torch.testing.assert_close(found, (known * model.affinity.mixture).sum(-1))
+    torch.testing.assert_close(found, (known * model.compatibility.mixture).sum(-1))
     for i in range(3):  # batch is single
         one = scores(model, features, queries.take(np.array([i])), features, candidates)
         torch.testing.assert_close(one[0], found[i], atol=1e-4, rtol=1e-4)
 
 
 def test_without_it_the_papers_score_answers(tiny_model: Mufin, shop: Catalogue) -> None:
-    assert tiny_model.affinity is None
+    assert tiny_model.compatibility is None
     questions = Questions([np.array([0, 1])], np.array([[2, 3, 4]]), np.array([0]))
     features = tiny_model.features(shop.items)
     embed = tiny_model.embedder.embed

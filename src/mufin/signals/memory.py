@@ -1,0 +1,119 @@
+"""Memory m: the nearest training points vote for the labels they had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mufin.config import Config
+from mufin.config import Memory as Settings
+from mufin.ragged import Ints
+from mufin.retrieve.approximate import ApproximateIndex, sample
+from mufin.retrieve.build import Index, build_index, on_cpu
+from mufin.retrieve.entries import Entries
+from mufin.retrieve.exact import ExactIndex
+from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
+from mufin.signals.votes import given, strength, tallied
+from mufin.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Memory(Signal):
+    """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ)."""
+
+    name = "memory"
+    says = "votes of similar training examples"
+    columns = (Column("log memory", start=1.0, scale=1.0, pairs=True), Column("memory"))
+
+    settings: Settings
+    keys: Tensor  # (M, D) unit rows: x̂¹ of the remembered points
+
+    @classmethod
+    def of(cls, config: Config, layout: Path | None = None) -> Memory | None:
+        if not config.memory.neighbours:
+            return None
+        return cls(config.memory, torch.zeros(0, config.embed.dim))
+
+    def propose(self, query: Query, k: int) -> list[Tensor]:
+        """The labels with the most votes."""
+        return [query.most_voted(*self.votes(query), k)]
+
+    def score(self, query: Query, candidates: Candidates) -> Tensor:
+        votes = given(candidates, *self.votes(query))
+        return torch.stack([strength(votes), votes], dim=-1)
+
+    def votes(self, query: Query) -> tuple[Tensor, Tensor]:
+        """Voted label rows (B, V), ascending, −1 where there are fewer, and their votes."""
+        if self.name not in query.neighbours:
+            query.neighbours[self.name] = self._neighbours(query.vector)
+        return tallied(query, self.name, self.name, query.known.points)
+
+    def _neighbours(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        if not len(self.keys):
+            none = torch.zeros(len(queries), 0, device=queries.device)
+            return none.long(), none
+        found = self.index.search(queries, min(self.settings.neighbours, len(self.keys)))
+        return found.labels, found.similarity / self.settings.temperature
+
+    def learn(self, training: Training) -> Memory:
+        return Memory(self.settings, training.points.bags.vectors())
+
+    def with_points(self, points: Query) -> Memory:
+        return Memory(self.settings, torch.cat([self.keys, points.bags.vectors()]))
+
+    def keep(self, labels: Ints, points: Ints) -> Memory:
+        return self if len(points) == len(self.keys) else Memory(self.settings, self.keys[points])
+
+    def to(self, device: torch.device) -> Memory:
+        return self if self.keys.device == device else Memory(self.settings, self.keys.to(device))
+
+    # -- the index over the keys -------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> Entries:
+        """Each key is its own label here: what is found are points."""
+        return Entries(self.keys, torch.arange(len(self.keys), device=self.keys.device), len(self.keys))
+
+    @cached_property
+    def index(self) -> Index:
+        """Built on first use, unless it was loaded."""
+        return build_index(self.entries, queries=sample(self.keys))
+
+    def with_index(self, index: Index) -> Memory:
+        """The same memory with an index over `entries` that was built before."""
+        copy = replace(self)
+        copy.__dict__["index"] = index  # where the cached property looks
+        return copy
+
+    def point_vectors(self) -> Tensor:
+        return self.keys
+
+    def pack(self) -> None:
+        if isinstance(self.index, ExactIndex):
+            self.index.pack()
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield "keys", self.keys
+
+    def restored(self, tensors: Tensors, known: Known) -> Memory:
+        shape = len(known.points), self.keys.shape[1]
+        return Memory(self.settings, tensors.get("keys", shape, (torch.float32,)))
+
+    def write(self, folder: Path) -> None:
+        """The keys and, also where a GPU does without, what a CPU searches them by."""
+        super().write(folder)
+        built = on_cpu(self.__dict__.get("index"), self.entries, "auto", sample(self.keys))
+        if isinstance(built, ApproximateIndex):
+            built.save(folder / f"{self.name}.faiss")
+
+    def load(self, files: Mapping[str, Path], known: Known) -> Memory:
+        memory = super().load(files, known)
+        path = files.get(f"{self.name}.faiss")
+        if path is None or known.labels.alive.is_cuda:
+            return memory
+        return memory.with_index(ApproximateIndex.load(path, memory.entries))

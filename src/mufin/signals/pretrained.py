@@ -1,0 +1,85 @@
+"""Pretrained: how alike title and label are to the text encoder before it was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mufin.config import Config
+from mufin.data.items import Items
+from mufin.encode.features import Advance, Features, first_text, first_text_of
+from mufin.encode.packed import pack_products
+from mufin.encode.text import TextEncoder
+from mufin.onednn import fast_dtype
+from mufin.ragged import Ints
+from mufin.rows import DenseRows
+from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
+from mufin.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Pretrained(Signal):
+    """t = ⟨E⁰(title), E⁰(label)⟩, E⁰ the text encoder as it came.
+
+    Training makes an encoder forget what a catalogue has no examples of. Where the model's own text encoder
+    is frozen it serves here too; else the signal brings a copy of it.
+    """
+
+    name = "pretrained"
+    says = "how alike title and label are before any training"
+    columns = (Column("pretrained similarity", scale=20.0),)
+
+    labels: DenseRows  # (L, H)
+    network: TextEncoder | None = None  # E⁰ where the model's encoder is trained
+
+    @classmethod
+    def of(cls, config: Config, layout: Path | None = None) -> Pretrained | None:
+        if not config.text.pretrained_similarity:
+            return None
+        network = None
+        if config.text.train_layers != 0:
+            frozen = config.text.model_copy(update={"train_layers": 0, "case": False})
+            network = TextEncoder(frozen, layout and layout / "text").eval()
+        return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)
+
+    def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> DenseRows:
+        if self.network is None:
+            return DenseRows(torch.from_numpy(first_text(features.text)))
+        return DenseRows(torch.from_numpy(first_text_of(items, self.network, cached, progress)))
+
+    def score(self, query: Query, candidates: Candidates) -> Tensor:
+        rows = candidates.rows
+        found = F.embedding(rows.clamp(min=0), self.labels.values).float()  # (B, K, H)
+        title = query.readings[self.name].to(rows.device).values.float()
+        return torch.bmm(found, title[..., None]).masked_fill((rows < 0)[..., None], 0.0)
+
+    def learn(self, training: Training) -> Pretrained:
+        values = training.labels.readings[self.name].values.half()
+        return replace(self, labels=DenseRows(values.to(training.points.vector.device)))
+
+    def with_labels(self, labels: Query) -> Pretrained:
+        return replace(self, labels=self.labels.concat(labels.readings[self.name]))
+
+    def keep(self, labels: Ints, points: Ints) -> Pretrained:
+        return replace(self, labels=self.labels.take(labels))
+
+    def to(self, device: torch.device) -> Pretrained:
+        network = None if self.network is None else self.network.to(device)
+        return Pretrained(self.labels.to(device), network)
+
+    def pack(self) -> None:
+        if self.network is not None and not self.network.pack(fast_dtype()):
+            pack_products(self.network.network)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield "labels", self.labels.values
+
+    def restored(self, tensors: Tensors, known: Known) -> Pretrained:
+        shape = len(known.labels.alive), known.embedder.text.width
+        values = tensors.get("labels", shape, (torch.float16,))
+        return replace(self, labels=DenseRows(values))

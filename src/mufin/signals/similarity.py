@@ -1,0 +1,37 @@
+"""Similarity a: how near a query's vector is to a label's nearest descriptor or centroid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mufin.retrieve.shortlist import Shortlist
+from mufin.signals.base import Candidates, Column, Query, Signal
+
+
+class Similarity(Signal):
+    """a = max ⟨x̂, v⟩ over what a label has in the index; its nearest labels are the shortlist R."""
+
+    name = "similarity"
+    says = "how alike item and label are"
+    columns = (Column("similarity", scale=20.0),)
+
+    def propose(self, query: Query, k: int) -> list[Tensor]:
+        """R: the k nearest labels."""
+        found = query.known.index.search(query.vector, k, query.exclude, query.allowed)
+        query.memo[self.name] = found
+        return [found.labels]
+
+    def score(self, query: Query, candidates: Candidates) -> Tensor:
+        """What the search found, then the similarity of candidates that other signals proposed."""
+        rows, known = candidates.rows, query.known
+        found: Shortlist | None = query.memo.get(self.name)
+        first = 0 if found is None else found.labels.shape[1]
+        if found is None or not torch.equal(rows[:, :first], found.labels):
+            first = 0
+        parts = [found.similarity] if found is not None and first else []
+        if rows.shape[1] > first:
+            z = candidates.bags.map(lambda part: part[:, first:]) if known.ranker.adapts else None
+            rest = rows[:, first:]
+            parts.append(candidates.labels.similarity(query.vector, rest, known.entries, z, known.index))
+        return torch.cat(parts, dim=1)[..., None]
