@@ -33,7 +33,7 @@ from mufin.retrieve.shortlist import Shortlist
 from mufin.signals.base import Candidates, Known, Query, Signal, grouped
 from mufin.signals.candidates import evidence, proposed
 from mufin.signals.compatibility import Compatibility
-from mufin.signals.mixture import PAPER_BETA, Evidence, Mixture
+from mufin.signals.mixture import PAPER_BETA, RARITY, Evidence, Mixture
 from mufin.signals.reading import read
 
 CHUNK = 256  # queries ranked at a time: bounds the memory of (B, 100, m, D)
@@ -78,6 +78,11 @@ class Mufin:
         """What the signals share."""
         entries = tuple(self.config.retrieve.entries)
         return Known(self.labels, self.index, entries, self.embedder, self.ranker, self.points)
+
+    @property
+    def says(self) -> dict[str, str]:
+        """The parts of a score, and what each says, for people."""
+        return {**{signal.name: signal.says for signal in self.signals}, RARITY: "how rare the label is"}
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"

@@ -33,7 +33,7 @@ def test_hits_are_those_of_the_model(client: TestClient, served: tuple[Path, Pat
     for result, hits in zip(found["results"], expected, strict=True):
         assert [hit["label"] for hit in result["hits"]] == [hit.label for hit in hits]
         for shown, hit in zip(result["hits"], hits, strict=True):
-            for name in ("score", "similarity", "classifier", "memory", "probability"):
+            for name in ("score", "probability"):
                 assert shown[name] == pytest.approx(getattr(hit, name), abs=1e-4)
             assert (shown["text"], shown["images"], shown["relevant"]) == (hit.text, 0, None)
     assert found["took_ms"] > 0

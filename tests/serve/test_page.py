@@ -75,21 +75,50 @@ def test_the_truth_is_marked_in_words(open_page: Callable[..., Page]) -> None:
     assert page.locator(".hit img").count() >= 2
 
 
-def test_bars_show_what_adds_up_to_the_score(open_page: Callable[..., Page]) -> None:
+def test_bars_are_as_long_as_hits_are_probable(open_page: Callable[..., Page]) -> None:
     page = open_page("#/ask?item=red%2Fcircle-4")
     with page.expect_response("**/v1/recommend") as answered:
         page.reload()
     hits = answered.value.json()["results"][0]["hits"]
     names(page)
-    assert page.locator(".hit .bar").count() == len(hits)
-    longest = page.locator(".hit .bar").evaluate_all(
-        """bars => bars.map((bar) => [...bar.querySelectorAll(".above .part")]
-            .reduce((sum, part) => sum + part.getBoundingClientRect().width, 0))"""
+    page.wait_for_timeout(400)  # they grow
+    found = page.locator(".hit .bar").evaluate_all(
+        """bars => bars.map((bar) => {
+            const wide = (element) => element.getBoundingClientRect().width;
+            const pieces = [...bar.querySelectorAll(".part")].map((part) => [part.title, wide(part)]);
+            return [wide(bar.firstChild) / wide(bar), pieces];
+        })"""
     )
-    positive = [sum(value for value in hit["parts"].values() if value > 1e-6) for hit in hits]
-    assert [x / max(longest) for x in longest] == pytest.approx(
-        [x / max(positive) for x in positive], abs=0.03
-    )
+    for (length, pieces), hit in zip(found, hits, strict=True):
+        assert length == pytest.approx(max(hit["probability"], 0.004), abs=0.02)
+        raising = [name for name, value in hit["parts"].items() if value >= 0.005]
+        assert [title.split(" +")[0] for title, _ in pieces] == raising
+
+
+def test_parts_start_at_a_marked_zero(open_page: Callable[..., Page]) -> None:
+    page = open_page("#/ask?item=red%2Fcircle-4")
+    with page.expect_response("**/v1/recommend") as answered:
+        page.reload()
+    hits = answered.value.json()["results"][0]["hits"]
+    names(page)
+    for place in (0, len(hits) - 1):
+        parts = {name: value for name, value in hits[place]["parts"].items() if abs(value) >= 0.005}
+        page.locator(".hit").nth(place).click()
+        rows = page.locator(".panel .score tbody tr")
+        expect(rows).to_have_count(len(parts))
+        assert "−0.00" not in page.locator(".panel").inner_text()
+        sides = rows.evaluate_all(
+            """rows => rows.map((row) => {
+                const [axis, part] = [".axis", ".axis .part"].map((c) => row.querySelector(c));
+                const [whole, piece] = [axis.getBoundingClientRect(), part.getBoundingClientRect()];
+                const share = parseFloat(axis.style.getPropertyValue("--zero")) / 100;
+                const zero = whole.left + whole.width * share;
+                return [Math.round(piece.left - zero), Math.round(piece.right - zero)];
+            })"""
+        )
+        for (left, right), value in zip(sides, parts.values(), strict=True):
+            assert (abs(left) <= 1) if value > 0 else (abs(right) <= 1)
+        page.keyboard.press("Escape")
 
 
 def test_a_picture_is_dropped_and_another_pasted(open_page: Callable[..., Page]) -> None:

@@ -119,7 +119,7 @@ def test_examples_vote_at_once(writing: TestClient, model_folder: Path) -> None:
     assert writing.get("/v1/model").json()["memory"] == before + 1 == len(load(model_folder).points)
     ask = {"items": [{"texts": ["unheard of"]}], "k": 50}
     found = {h["label"]: h for h in writing.post("/v1/recommend", json=ask).json()["results"][0]["hits"]}
-    assert found["q-bar"]["memory"] > 0
+    assert found["q-bar"]["evidence"]["memory"] > 0
     for wrong in ({**body, "labels": [["q-bar"], ["q-red"]]}, {**body, "labels": [["nobody"]]}):
         assert writing.post("/v1/examples", json=wrong).status_code == 422
 

@@ -30,7 +30,6 @@ class Ask:
     k: int = 10
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
-    explain: bool = False
     least: float = 0.0  # probability that a hit must have
     first: int = 0  # the number of the first query in the call that this is a slice of
     state: State | None = None  # the model that answers all slices of a long call; None: today's

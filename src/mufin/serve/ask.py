@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from mufin.serve import samples
+from mufin.serve import responses, samples
 from mufin.serve.answer import Ask
 from mufin.serve.body import content_type, documented, json_body, service_of
 from mufin.serve.forms import FORM, form_body
@@ -22,10 +22,12 @@ EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
 
 @router.post(
     "/recommend",
+    response_model=responses.Recommended,
+    response_model_exclude_unset=True,
     responses=samples.shown(samples.RECOMMEND),
     openapi_extra=documented(RecommendBody, EXAMPLE, **FORM),
 )
-async def recommend(request: Request) -> Response:
+async def recommend(request: Request) -> Any:
     """The best labels of one item or many."""
     started = time.perf_counter()
     service = service_of(request)
@@ -33,7 +35,7 @@ async def recommend(request: Request) -> Response:
     body = await form_body(request) if form else await json_body(request, RecommendBody)
     queries = await service.queries(body.items)
     allow = None if body.allow is None else tuple(body.allow)
-    ask = Ask(queries, body.k, allow, tuple(body.deny), body.explain, body.min_probability)
+    ask = Ask(queries, body.k, allow, tuple(body.deny), body.min_probability)
     answer = await service.recommend(ask)
     results: list[dict[str, Any]] = [{"hits": hits} for hits in answer.hits]
     if body.explain:
@@ -45,7 +47,7 @@ async def recommend(request: Request) -> Response:
     service.metrics.stage("total", seconds)
     facts = {"took_ms": round(1e3 * seconds, 2), "model": answer.version}
     if sum(map(len, answer.hits)) < MANY:
-        return JSONResponse({"results": results, **facts})
+        return {"results": results, **facts}
     return Response(await service.in_pool(_written, results, facts), media_type="application/json")
 
 

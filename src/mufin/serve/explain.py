@@ -8,14 +8,13 @@ from urllib.parse import quote
 import numpy as np
 import torch
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.attention import CrossAttention
 from mufin.bag import Bag
 from mufin.encode.features import Groups
-from mufin.serve import samples
+from mufin.serve import responses, samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.cost import check_cost
 from mufin.serve.labels import row_of
@@ -30,9 +29,13 @@ EXAMPLE = {"item": {"texts": ["oak desk"]}, "label": "desk-1"}
 
 
 @router.post(
-    "/explain", responses=samples.shown(samples.EXPLAIN), openapi_extra=documented(ExplainBody, EXAMPLE)
+    "/explain",
+    response_model=responses.Explained,
+    response_model_exclude_unset=True,
+    responses=samples.shown(samples.EXPLAIN),
+    openapi_extra=documented(ExplainBody, EXAMPLE),
 )
-async def explain(request: Request) -> JSONResponse:
+async def explain(request: Request) -> Any:
     """Attention between the descriptors of an item and a label, nearest labels, nearest training examples."""
     service = service_of(request)
     body = await json_body(request, ExplainBody)
@@ -44,7 +47,7 @@ async def explain(request: Request) -> JSONResponse:
     bag: Bag = await service.batcher.call(lambda: _bag(state, query), costs[0])
     facts: dict[str, Any] = await service.in_pool(_facts, state, bag, row)
     examples = [] if service.examples is None else await service.examples.nearest(bag.vector()[0], body.label)
-    return JSONResponse({"query": service.descriptors(query), **facts, "examples": examples})
+    return {"query": service.descriptors(query), **facts, "examples": examples}
 
 
 @torch.no_grad()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from mufin.data.pictures import Pictures
-from mufin.serve import samples
+from mufin.serve import responses, samples
 from mufin.serve.body import service_of
 from mufin.serve.ids import ANY_ID
 from mufin.serve.images import shown
@@ -23,14 +23,14 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 Count = Annotated[int, Query(ge=0, le=LIMITS.page)]
 
 
-@router.get("", responses=samples.shown(samples.LABELS))
-async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit: Count = 50) -> JSONResponse:
+@router.get("", response_model=responses.Labels, responses=samples.shown(samples.LABELS))
+async def list_labels(request: Request, q: Words = "", offset: Offset = 0, limit: Count = 50) -> Any:
     """Labels in pages, all or those that match."""
     service = service_of(request)
     state = service.live.state
     rows = await service.in_pool(lambda: state.listing.find(q))
     shown = [card(state, int(row)) for row in rows[offset : offset + limit]]
-    return JSONResponse({"total": len(rows), "labels": shown})
+    return {"total": len(rows), "labels": shown}
 
 
 @router.get(ANY_ID + "/image/{n}", responses=samples.picture(), response_class=Response)
@@ -40,13 +40,16 @@ async def label_image(request: Request, id: str, n: int) -> Response:
     return await picture(state.labels.items.pictures, row_of(state, id), n, request)
 
 
-@router.get(ANY_ID, responses=samples.shown({**samples.LABEL, "alpha": 0.41, "category": "furniture"}))
-async def one_label(request: Request, id: str) -> JSONResponse:
+FULL = {**samples.LABEL, "alpha": 0.41, "category": "furniture"}
+
+
+@router.get(ANY_ID, response_model=responses.FullLabel, responses=samples.shown(FULL))
+async def one_label(request: Request, id: str) -> Any:
     """One label."""
     state = service_of(request).live.state
     row = row_of(state, id)
     category = state.labels.items[row].category
-    return JSONResponse({**card(state, row), "alpha": float(state.labels.alpha[row]), "category": category})
+    return {**card(state, row), "alpha": float(state.labels.alpha[row]), "category": category}
 
 
 async def picture(pictures: Pictures, row: int, n: int, request: Request) -> Response:

@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from mufin.serve import samples
+from mufin.serve import responses, samples
 from mufin.serve.body import service_of
 from mufin.serve.groups import by_category, by_cluster
 from mufin.serve.live import Live, State
@@ -27,20 +27,20 @@ log = logging.getLogger("mufin.serve")
 router = APIRouter(prefix="/v1")
 SHOWN = 100_000  # labels; beyond, those with the most training points
 COMPUTING = samples.shown({"state": "computing", "progress": 0.4}, 202, "Being found; ask again")
+COMPUTING[202]["model"] = responses.Computing
 FILE = ".mufin-map.json"  # in the model folder
 NEW = 0.25  # a greater share of labels that came since then, and the map is made anew
 
 
-@router.get("/map", responses=COMPUTING | samples.shown(samples.MAP))
-async def label_map(request: Request) -> JSONResponse:
+@router.get("/map", response_model=responses.Map, responses=COMPUTING | samples.shown(samples.MAP))
+async def label_map(request: Request) -> Any:
     """All labels as points of a plane; 202 while they are being found."""
     service = service_of(request)
     found = await service.map.columns(service)
     if found is None:
-        return JSONResponse(
-            {"state": "computing", "progress": service.map.progress}, 202, {"Retry-After": "2"}
-        )
-    return JSONResponse(found)
+        waiting = responses.Computing(state="computing", progress=service.map.progress)
+        return JSONResponse(waiting.model_dump(), 202, {"Retry-After": "2"})
+    return found
 
 
 @dataclass(frozen=True)

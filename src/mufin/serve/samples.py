@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 HIT = {
-    "label": "desk-1", "text": "walnut desk", "score": 8.31, "similarity": 0.72, "classifier": 0.53,
-    "memory": 0.41, "probability": 0.74, "images": 1, "relevant": None,
+    "label": "desk-1", "text": "walnut desk", "score": 8.31, "probability": 0.74,
+    "parts": {"similarity": 0.9, "classifier": 6.2, "rarity": 1.21},
+    "evidence": {"similarity": 0.72, "classifier": 0.53}, "images": 1, "relevant": None,
 }  # fmt: skip
 LABEL = {
     "id": "desk-1", "text": "walnut desk", "texts": ["walnut desk"], "images": 1, "frequency": 12,

@@ -105,6 +105,7 @@ class Service:
             "modalities": reads,
             "own_items": state.labels.own_items,
             "adapts": state.model.ranker.adapts,
+            "signals": state.model.says,
             "categories": "category" in state.labels.items.table.column_names,
             "catalogue": self.shelf is not None,
             "splits": [] if self.shelf is None else self.shelf.splits,

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse
+from typing import Any
 
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from mufin.serve import responses
 from mufin.serve.body import service_of
 
 router = APIRouter()
 
 
-@router.get("/v1/model")
-async def model(request: Request) -> JSONResponse:
+@router.get("/v1/model", response_model=responses.Model)
+async def model(request: Request) -> Any:
     """What is served, and what may be asked of it."""
-    return JSONResponse(service_of(request).facts())
+    return service_of(request).facts()
 
 
-@router.get("/healthz")
-async def healthz() -> JSONResponse:
+@router.get("/healthz", response_model=responses.Health)
+async def healthz() -> Any:
     """The process answers."""
-    return JSONResponse({"status": "ok"})
+    return {"status": "ok"}
 
 
-@router.get("/readyz")
-async def readyz(request: Request) -> JSONResponse:
+@router.get("/readyz", response_model=responses.Ready)
+async def readyz(request: Request) -> Any:
     """The model is loaded and takes requests."""
-    return JSONResponse({"status": "ready", "model": service_of(request).live.state.version})
+    return {"status": "ready", "model": service_of(request).live.state.version}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> PlainTextResponse:
     """Counts and latencies, for Prometheus."""
     text = service_of(request).metrics.text()

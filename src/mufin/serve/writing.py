@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 
 from mufin.data.item import Item
 from mufin.model import Mufin
-from mufin.serve import samples
+from mufin.serve import responses, samples
 from mufin.serve.body import documented, json_body, service_of
 from mufin.serve.cost import check_cost
 from mufin.serve.ids import ANY_ID
@@ -31,10 +30,11 @@ EXAMPLES = {"items": [{"texts": ["a desk of walnut"]}], "labels": [["desk-1"]]}
 @router.post(
     "/labels",
     status_code=201,
+    response_model=responses.AddedLabels,
     responses=samples.shown(samples.ADDED, 201),
     openapi_extra=documented(LabelsBody, LABELS),
 )
-async def add_labels(request: Request) -> JSONResponse:
+async def add_labels(request: Request) -> dict[str, Any]:
     """Add labels, without training."""
     service = service_of(request)
     body = await json_body(request, LabelsBody)
@@ -50,22 +50,23 @@ async def add_labels(request: Request) -> JSONResponse:
         model.add_labels(items)
 
     state = await _change(service, change)
-    return JSONResponse({"added": ids, "model": state.version}, 201)
+    return {"added": ids, "model": state.version}
 
 
 @router.delete(
     "/labels",
+    response_model=responses.Removed,
     responses=samples.shown(samples.REMOVED),
     openapi_extra=documented(IdsBody, {"ids": ["desk-1"]}),
 )
-async def remove_labels(request: Request) -> JSONResponse:
+async def remove_labels(request: Request) -> dict[str, Any]:
     """Remove labels."""
     body = await json_body(request, IdsBody)
     return await _remove(service_of(request), body.ids)
 
 
-@router.delete("/labels" + ANY_ID, responses=samples.shown(samples.REMOVED))
-async def remove_label(request: Request, id: str) -> JSONResponse:
+@router.delete("/labels" + ANY_ID, response_model=responses.Removed, responses=samples.shown(samples.REMOVED))
+async def remove_label(request: Request, id: str) -> dict[str, Any]:
     """Remove one label."""
     return await _remove(service_of(request), [id])
 
@@ -73,10 +74,11 @@ async def remove_label(request: Request, id: str) -> JSONResponse:
 @router.post(
     "/examples",
     status_code=201,
+    response_model=responses.AddedExamples,
     responses=samples.shown(samples.EXAMPLES, 201),
     openapi_extra=documented(ExamplesBody, EXAMPLES),
 )
-async def add_examples(request: Request) -> JSONResponse:
+async def add_examples(request: Request) -> dict[str, Any]:
     """Remember items that had these labels: they vote at once."""
     service = service_of(request)
     body = await json_body(request, ExamplesBody)
@@ -88,17 +90,17 @@ async def add_examples(request: Request) -> JSONResponse:
     check_cost(service.costs(body.items), "items.{}")
     items = await _items(service, "items", body.items)
     state = await _change(service, lambda model: model.add_examples(items, body.labels))
-    return JSONResponse({"added": len(items), "model": state.version}, 201)
+    return {"added": len(items), "model": state.version}
 
 
-async def _remove(service: Service, ids: list[str]) -> JSONResponse:
+async def _remove(service: Service, ids: list[str]) -> dict[str, Any]:
     def change(model: Mufin) -> None:
         if unknown := [id for id in ids if not model.labels.has(id)]:
             raise Problem(404, f"there is no label {unknown[0]!r}")
         model.remove_labels(ids)
 
     state = await _change(service, change)
-    return JSONResponse({"removed": ids, "model": state.version})
+    return {"removed": ids, "model": state.version}
 
 
 async def _change(service: Service, change: Callable[[Mufin], None]) -> State:

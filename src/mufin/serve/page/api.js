@@ -2,9 +2,8 @@
 
 /**
  * @typedef {{id?: string, texts: string[], pictures: Blob[]}} Query what is asked: an item of the catalogue, or texts and pictures
- * @typedef {{similarity: number, classifier: number, memory: number, rarity: number}} Parts
- * @typedef {{label: string, text: string, score: number, similarity: number, classifier: number, memory: number,
- *   probability: number, images: number, relevant: boolean | null, parts?: Parts}} Hit
+ * @typedef {{label: string, text: string, score: number, probability: number, parts: Record<string, number>,
+ *   evidence: Record<string, number>, images: number, relevant: boolean | null}} Hit
  * @typedef {{kind: "text", text: string} | {kind: "image", n: number, url?: string}} Descriptor
  * @typedef {{id: string, text: string, texts: string[], images: number, frequency: number, added: boolean,
  *   alpha?: number | null, category?: string | null}} Label

@@ -2,6 +2,7 @@
 
 import { getModel } from "./api.js";
 import { askView } from "./ask.js";
+import { describeParts } from "./bars.js";
 import { byId, count } from "./dom.js";
 import { labelsView } from "./labels.js";
 import { mapView } from "./map.js";
@@ -15,6 +16,7 @@ async function start() {
   const model = await patiently(getModel, byId("start"));
   const facts = (m) => (byId("facts").textContent = `${m.name} · ${count(m.living, "label")}`);
   facts(model);
+  describeParts(model.signals);
   const changed = async () => {
     views.map.stale();
     facts(Object.assign(model, await getModel()));

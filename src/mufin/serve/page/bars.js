@@ -1,50 +1,80 @@
-// The score of a hit as a stacked bar: what each part adds to it, or takes away.
+// The probability of a hit as a bar, divided by what speaks for it; and the parts of its score, one by one.
 
-import { h, number } from "./dom.js";
+import { h, number, percent } from "./dom.js";
 
-/** Part → what it is, in the order of the stack. Each has a colour and a pattern of its own in ask.css. */
-export const PARTS = {
-  classifier: "what training learnt about the label",
-  similarity: "how alike item and label are",
-  memory: "votes of similar training examples",
-  rarity: "how rare the label is",
-};
+const TINY = 0.005; // a part that would be shown as 0.00
+const COLOURS = 8; // of ask.css, each with a pattern of its own
 
-/** One scale for all hits, so that lengths can be compared. @param {import("./api.js").Hit[]} hits */
-export function scaleOf(hits) {
-  let [above, below] = [1e-9, 0];
-  for (const { parts = {} } of hits) {
-    const values = Object.values(parts);
-    above = Math.max(above, sum(values.filter((value) => value > 0)));
-    below = Math.max(below, -sum(values.filter((value) => value < 0)));
-  }
-  return { above, below };
+/** Part → what it says, in the order of the model. */
+let parts = {};
+
+/** @param {Record<string, string>} signals of the model */
+export function describeParts(signals) {
+  parts = signals;
 }
 
+const colour = (name) => `part part-${Math.max(0, Object.keys(parts).indexOf(name)) % COLOURS}`;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const used = (parts) => Object.keys(PARTS).filter((name) => Math.abs(parts[name] ?? 0) > 1e-6);
 
-/** @param {import("./api.js").Parts} parts */
-export function scoreBar(parts, { above, below }) {
-  const whole = above + below;
-  const bar = h("span", { class: "bar", role: "img", "aria-label": `Score: ${used(parts).map((name) => `${name} ${number(parts[name])}`).join(", ")}` });
-  for (const sign of [-1, 1]) {
-    const half = h("span", { class: sign < 0 ? "below" : "above" });
-    half.style.width = `${((sign < 0 ? below : above) / whole) * 100}%`;
-    for (const name of used(parts)) {
-      if (Math.sign(parts[name]) !== sign) continue;
-      const piece = h("span", { class: `part ${name}`, title: `${name} ${number(parts[name])}` });
-      piece.style.width = `${(Math.abs(parts[name]) / (sign < 0 ? below : above)) * 100}%`;
-      half.append(piece);
-    }
-    bar.append(half);
+/** Parts that count, largest first by the model's order. @param {Record<string, number>} values */
+const counting = (values) => Object.keys(values).filter((name) => Math.abs(values[name]) >= TINY);
+
+/** As long as the hit is probable, divided among the parts that raise its score. @param {import("./api.js").Hit} hit */
+export function probabilityBar(hit) {
+  const raising = counting(hit.parts).filter((name) => hit.parts[name] > 0);
+  const whole = sum(raising.map((name) => hit.parts[name])) || 1;
+  const bar = h("span", { class: "bar", role: "img", "aria-label": `Probability ${percent(hit.probability)}` });
+  const filled = h("span", { class: "filled" });
+  filled.style.width = `${hit.probability * 100}%`;
+  for (const name of raising) {
+    const piece = h("span", { class: colour(name), title: `${name} +${number(hit.parts[name])}` });
+    piece.style.width = `${(hit.parts[name] / whole) * 100}%`;
+    filled.append(piece);
   }
+  bar.append(filled);
   return bar;
 }
 
-/** What the colours mean; only parts that this model has. @param {import("./api.js").Hit[]} hits */
+/** What the colours mean; only parts that these hits have. @param {import("./api.js").Hit[]} hits */
 export function legend(hits) {
-  const names = Object.keys(PARTS).filter((name) => hits.some(({ parts = {} }) => Math.abs(parts[name] ?? 0) > 1e-6));
-  return h("ul", { class: "legend", "aria-label": "Parts of a score" },
-    ...names.map((name) => h("li", { title: PARTS[name] }, h("span", { class: `swatch part ${name}`, "aria-hidden": "true" }), name)));
+  const names = Object.keys(parts).filter((name) => hits.some((hit) => (hit.parts[name] ?? 0) >= TINY));
+  return h("ul", { class: "legend", "aria-label": "What raises a score" },
+    ...names.map((name) => h("li", { title: parts[name] }, swatch(name), name)));
+}
+
+const swatch = (name) => h("span", { class: `swatch ${colour(name)}`, "aria-hidden": "true" });
+
+/** What each part adds to the score, from a marked zero to the right, or takes away, to the left. @param {import("./api.js").Hit} hit */
+export function scoreTable(hit) {
+  const names = counting(hit.parts);
+  const most = Math.max(...names.map((name) => Math.abs(hit.parts[name])), TINY);
+  const below = names.some((name) => hit.parts[name] < 0);
+  return h("table", { class: "score" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Adds"), h("td", {}))),
+    h("tbody", {}, ...names.map((name) =>
+      h("tr", {},
+        h("th", { scope: "row" }, swatch(name), name, h("small", {}, parts[name] ?? "")),
+        h("td", {}, number(hit.parts[name])),
+        h("td", { class: "from-zero", "aria-hidden": "true" }, fromZero(name, hit.parts[name] / most, below))))),
+    h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}, number(hit.score)), h("td", {}))));
+}
+
+/** A piece that starts at the zero line; half of the width is to its left where any part is negative. */
+function fromZero(name, share, below) {
+  const axis = h("span", { class: "axis" });
+  const piece = h("span", { class: colour(name) });
+  const room = below ? 50 : 100;
+  const zero = below ? 50 : 0;
+  piece.style.width = `${Math.abs(share) * room}%`;
+  piece.style.left = `${share < 0 ? zero - Math.abs(share) * room : zero}%`;
+  axis.style.setProperty("--zero", `${zero}%`);
+  axis.append(piece);
+  return axis;
+}
+
+/** What the signals measured. @param {import("./api.js").Hit} hit */
+export function evidenceList(hit) {
+  const shown = Object.entries(hit.evidence).filter(([name, value]) => !name.startsWith("log ") && Math.abs(value) >= TINY);
+  return h("details", { class: "evidence" }, h("summary", {}, "What was measured"),
+    h("dl", {}, ...shown.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, number(value))])));
 }

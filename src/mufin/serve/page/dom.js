@@ -64,4 +64,9 @@ export function debounced(action, milliseconds) {
 
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 export const percent = (p) => (p > 0 && p < 0.01 ? "<1 %" : `${Math.round(p * 100)} %`);
-export const number = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
+
+/** With a true minus, and never "−0.00". */
+export function number(x, digits = 2) {
+  const text = x.toFixed(digits);
+  return (Number(text) === 0 ? (0).toFixed(digits) : text).replace("-", "−");
+}

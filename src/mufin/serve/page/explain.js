@@ -1,7 +1,7 @@
 // What the panel says of a label: why it was ranked there, its α, its neighbours, its examples.
 
 import { explain, getLabel, itemImage, labelImage } from "./api.js";
-import { PARTS } from "./bars.js";
+import { evidenceList, scoreTable } from "./bars.js";
 import { count, h, number, percent, say } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { patiently, showError } from "./patience.js";
@@ -24,7 +24,7 @@ export async function fillPanel(title, body, { label: id, query, hit }, signal) 
     const alike = found.kind === "cross-attention" ? "Cross-attention" : "Alike, part by part";
     body.replaceChildren(
       facts(label, found),
-      ...(hit ? [section("Why it is here", verdict(hit), scoreTable(hit))] : []),
+      ...(hit ? [section("Why it is here", verdict(hit), scoreTable(hit), evidenceList(hit))] : []),
       ...(query ? [section(alike, ...heatMap(found, query))] : []),
       ...alphaSection(found.alpha, label),
       ...nearestSection(found.nearest),
@@ -65,20 +65,6 @@ function facts(label, found) {
 function verdict(hit) {
   const truth = { true: "It is a known label of this item.", false: "It is not among the known labels of this item." }[String(hit.relevant)] ?? "";
   return h("p", {}, h("strong", { class: "big" }, percent(hit.probability)), ` likely to be relevant. ${truth}`);
-}
-
-/** @param {import("./api.js").Hit} hit */
-function scoreTable(hit) {
-  const parts = hit.parts ?? {};
-  const rows = Object.entries(PARTS).filter(([name]) => Math.abs(parts[name] ?? 0) > 1e-6);
-  return h("table", { class: "score" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "Adds"))),
-    h("tbody", {}, ...rows.map(([name, meaning]) =>
-      h("tr", {},
-        h("th", { scope: "row" }, h("span", { class: `swatch part ${name}`, "aria-hidden": "true" }), name, h("small", {}, meaning)),
-        h("td", {}, name in hit ? number(hit[name]) : "–"),
-        h("td", {}, number(parts[name]))))),
-    h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}), h("td", {}, number(hit.score)))));
 }
 
 function alphaSection(alpha, label) {

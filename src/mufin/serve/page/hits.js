@@ -1,7 +1,7 @@
 // The ranked labels.
 
 import { labelImage } from "./api.js";
-import { legend, scaleOf, scoreBar } from "./bars.js";
+import { legend, probabilityBar } from "./bars.js";
 import { count, h, icon, percent } from "./dom.js";
 import { address } from "./route.js";
 
@@ -11,9 +11,8 @@ import { address } from "./route.js";
  */
 export function hitList(result, { truth, k, kMax, onK, onOpen }) {
   const { hits } = result;
-  const scale = scaleOf(hits);
   const pictured = hits.some((hit) => hit.images > 0);
-  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, scale, onOpen)));
+  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, onOpen)));
   const parts = [heading(result, truth, k, kMax, onK)];
   if (!hits.length) parts.push(h("p", { class: "nothing" }, "No label may be shown for this."));
   else parts.push(legend(hits), list);
@@ -35,7 +34,7 @@ function heading({ hits, took }, truth, k, kMax, onK) {
 }
 
 /** @param {import("./api.js").Hit} hit */
-function row(hit, i, scale, onOpen) {
+function row(hit, i, onOpen) {
   return h("li", { class: hit.relevant ? "relevant" : null },
     h("button", { type: "button", class: "hit", "data-label": hit.label, "aria-haspopup": "dialog", onclick: () => onOpen(hit.label) },
       h("span", { class: "rank" }, `${i + 1}`),
@@ -44,7 +43,7 @@ function row(hit, i, scale, onOpen) {
         h("span", { class: "name" }, hit.text || hit.label),
         hit.relevant && h("span", { class: "badge" }, icon("check"), "relevant")),
       h("span", { class: "chance" }, percent(hit.probability), h("span", { class: "unseen" }, " likely")),
-      hit.parts && scoreBar(hit.parts, scale)));
+      probabilityBar(hit)));
 }
 
 /** Known labels that are not among the hits. */
