@@ -56,7 +56,8 @@ class Vision(Section):
     model: str = "google/vit-base-patch32-224-in21k"
     """A Hugging Face name, a folder, or `offline`: EfficientNet-Lite0 from the extra of that name."""
     train_layers: Layers = 1
-    """How many last layers are trained: 0, n or "all"; the outputs of frozen ones are cached."""
+    """How many last layers, or stages of a CNN or Swin, are trained: 0, n or "all"; the outputs of frozen
+    ones are cached."""
     size: int | None = Field(None, ge=16, le=2048)
     """Side of the square a picture is fitted into, in pixels; the encoder's own when not given."""
     stages: bool | Literal["every"] = False

@@ -84,6 +84,31 @@ def resnet(folder: Path) -> None:
     network.save_pretrained(folder)
 
 
+def swin(folder: Path) -> None:
+    config = hf.SwinConfig(
+        image_size=32, patch_size=2, embed_dim=8, depths=[1, 4, 1], num_heads=[1, 2, 4], window_size=4
+    )
+    hf.SwinModel(config).save_pretrained(folder)
+
+
+def convnext(folder: Path) -> None:
+    """One stage has more layers than the network has stages, as in every published one."""
+    depths, sizes = [1, 1, 6, 1], [8, 12, 16, 24]
+    config = hf.ConvNextConfig(image_size=32, hidden_sizes=sizes, depths=depths, layer_scale_init_value=0.5)
+    hf.ConvNextModel(config).save_pretrained(folder)
+
+
+def albert(folder: Path) -> None:
+    _wordpiece(folder)
+    hf.AlbertModel(hf.AlbertConfig(vocab_size=len(WORDS), embedding_size=12, **SHAPE)).save_pretrained(folder)
+
+
+def electra(folder: Path) -> None:
+    _wordpiece(folder)
+    config = hf.ElectraConfig(vocab_size=len(WORDS), embedding_size=12, **SHAPE)
+    hf.ElectraModel(config).save_pretrained(folder)
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "bert": bert,
     "distilbert": distilbert,
@@ -91,6 +116,10 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "clip": clip,
     "vit": vit,
     "resnet": resnet,
+    "swin": swin,
+    "convnext": convnext,
+    "albert": albert,
+    "electra": electra,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
@@ -28,9 +29,14 @@ class Cut:
     """
 
     def __init__(self, network: nn.Module, train_layers: Layers, name: str) -> None:
-        self.network, self.depth = network, train_layers
+        self.network, self.depth, self.name = network, train_layers, name
         self.holder, self.attribute, layers = _find_layers(network, name)
         self.embeddings = _find_embeddings(network, name)
+        config: Any = getattr(network, "config", None)
+        if train_layers not in (0, "all") and hasattr(config, "num_hidden_groups"):  # ALBERT
+            raise ConfigError(
+                f'train_layers = {train_layers}, but the layers of {name} share their weights; use 0 or "all"'
+            )
         if isinstance(train_layers, int) and not 0 <= train_layers <= len(layers):
             raise ConfigError(f"train_layers = {train_layers}, but {name} has {len(layers)} layers")
         self.first = len(layers) - train_layers if isinstance(train_layers, int) else 0
@@ -76,19 +82,50 @@ class Cut:
             finally:
                 handle.remove()
 
+    def check(self, call: Callable[[], Any], read: Callable[[Any], Tensor]) -> None:
+        """Refuse a network that does not resume with its own output; `read` takes a tensor from the output.
+
+        Some families hand more from layer to layer than hidden states, or call their layers by number.
+        """
+        if self.depth in (0, "all"):
+            return
+        with torch.no_grad():
+            whole = read(call())
+            try:
+                resumed = read(self.after(self.before(call), call))
+                same = torch.allclose(resumed, whole, atol=1e-3, rtol=1e-3)
+            except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
+                same = False
+        if not same:
+            raise ConfigError(
+                f"train_layers = {self.depth}, but {type(self.network).__name__} ({self.name}) "
+                'cannot be cut between its layers; use 0 or "all"'
+            )
+
     @contextmanager
     def _only_last_layers(self, hidden: Tensor) -> Iterator[nn.Module]:
-        """While inside, the embeddings hand over `hidden` and the frozen layers are left out."""
+        """While inside, the embeddings hand over a stand-in and the frozen layers are left out."""
         layers = getattr(self.holder, self.attribute)
         kept = layers[self.first :]
         setattr(self.holder, self.attribute, kept)
         # The attribute shadows the method of this one object; its class and its parameters stay as they are.
-        self.embeddings.forward = lambda *_, **__: hidden
+        stand_in = self._stand_in(hidden)
+        self.embeddings.forward = lambda *_, **__: stand_in
         try:
             yield kept[0]
         finally:
             del self.embeddings.forward
             setattr(self.holder, self.attribute, layers)
+
+    def _stand_in(self, hidden: Tensor) -> Any:
+        """What the embeddings hand over: its form is read on the way, its values are not."""
+        if hasattr(self.embeddings, "patch_grid"):  # Swin's embeddings also return the grid, a square here
+            side = math.isqrt(hidden.shape[1])
+            return hidden, (side, side)
+        words = getattr(self.embeddings, "word_embeddings", None)
+        width: int = getattr(words, "embedding_dim", hidden.shape[-1])
+        # ELECTRA projects narrower embeddings to the width of its layers.
+        return hidden if width == hidden.shape[-1] else hidden.new_zeros(1).expand(*hidden.shape[:-1], width)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -107,8 +144,12 @@ class _ReachedCut(Exception):
 
 
 def _find_layers(network: nn.Module, name: str) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The longest ModuleList is the stack of layers; with the module that holds it."""
+    """The longest ModuleList that lies in no other is the stack of layers; with the module that holds it.
+
+    A stage of Swin or ConvNeXt holds a list of its own, which may be the longer one.
+    """
     lists = [(path, m) for path, m in network.named_modules() if isinstance(m, nn.ModuleList)]
+    lists = [(path, m) for path, m in lists if not any(path.startswith(other + ".") for other, _ in lists)]
     if not lists:
         raise EncoderError(
             f"{name}: no stack of layers found in {type(network).__name__}; try another checkpoint"

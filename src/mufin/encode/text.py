@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ class TextEncoder(nn.Module):
         self.projects = hasattr(self.network, "text_projection")
         self.width: int = config.projection_dim if self.projects else config.hidden_size
         self.cut = Cut(self.network, self.depth, name)
+        if folder is None:
+            ids = torch.zeros(1, 3, dtype=torch.int64)  # no text has room for fewer tokens
+            call = partial(self.network, input_ids=ids, attention_mask=torch.ones_like(ids))
+            self.cut.check(call, lambda output: output.last_hidden_state)
         lighten(self.network)
         self.packed: PackedBert | None = None
         self.case = tokens_of_case(self.tokenizer) if settings.case and self.depth == "all" else []

@@ -27,7 +27,7 @@ IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.2
 
 
 class VisionEncoder(nn.Module):
-    """A ViT (its CLS token), a CNN (mean of the feature map) or CLIP's image tower (its own projection).
+    """A ViT (its CLS token), a CNN or Swin (mean of the feature map) or CLIP's image tower (its projection).
 
     Its batch statistics and dropout stay as they were pre-trained: the network is never in training mode.
     """
@@ -57,6 +57,10 @@ class VisionEncoder(nn.Module):
         widths = {False: 0, True: Lite0.stage_width, "every": Lite0.every_width}
         self.evidence_width = self.width + widths[self.stages]
         self.cut = Cut(self.network, self.depth, name)
+        self.network.eval()
+        if folder is None:
+            ramp = torch.linspace(-1, 1, 3 * self.size**2).view(1, 3, self.size, self.size)
+            self.cut.check(lambda: self.network(pixel_values=ramp), self._pool)
         self.folded: list[Lite0] = []  # a copy that predicts, made when it is first asked
 
     def train(self, mode: bool = True) -> VisionEncoder:
@@ -149,6 +153,9 @@ class VisionEncoder(nn.Module):
         if hasattr(output, "image_embeds"):
             embeds: Tensor = output.image_embeds
             return embeds
+        pooled: Tensor | None = getattr(output, "pooler_output", None)
+        if pooled is not None:  # means without weights, or with the last norm behind them (ConvNeXt)
+            return pooled.flatten(1)
         hidden: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
         return hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
 
