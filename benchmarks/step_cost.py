@@ -52,7 +52,7 @@ def embedder(config: Config) -> Embedder:
     nn.Module.__init__(made)
     from mufin.attention import SelfAttention
 
-    made.dim, made.text, made.vision, made.token_projection = DIM, Ready(), None, None
+    made.dim, made.text, made.vision, made.joint = DIM, Ready(), None, None
     made.text_projection = nn.Linear(WIDTH, DIM)
     made.dropout, made.raw = nn.Dropout(0.0), False
     made.self_attention = SelfAttention(DIM)

@@ -81,7 +81,8 @@ class Embed(Section):
     bag: Literal["attended", "raw"] = "attended"
     """Rows for A_C and the index: those of X̂¹ (paper), or of X̂⁰, so that A_S makes the vector alone."""
     fusion: Literal["late", "early"] = "late"
-    """`early`: an item's picture vectors also enter the text encoder, as further tokens of each text."""
+    """`early`: all texts and images of an item pass through the text encoder as one sequence, an image being
+    one token, and the item is one vector; by VisualBERT's own visual embeddings where it is the encoder."""
     blocks: int = Field(1, ge=1)
     heads: int = Field(1, ge=1)
     """Of A_S and A_C; must divide `dim`."""
@@ -252,12 +253,6 @@ class Config(Section):
     memory: Memory = Memory()
     sets: Sets = Sets()
     run: Run = Run()
-
-    @model_validator(mode="after")
-    def _early_fusion_trains_all(self) -> Config:
-        if self.embed.fusion == "early" and self.text.train_layers != "all":
-            raise ValueError('embed.fusion = "early" needs text.train_layers = "all": its tokens are new')
-        return self
 
     @classmethod
     def preset(cls, name: str) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,13 @@ def electra(folder: Path) -> None:
     hf.ElectraModel(config).save_pretrained(folder)
 
 
+def visualbert(folder: Path, width: int = 24) -> None:
+    """`width` is that of the image vectors it takes."""
+    _wordpiece(folder)
+    config = hf.VisualBertConfig(vocab_size=len(WORDS), visual_embedding_dim=width, **SHAPE)
+    hf.VisualBertModel(config).save_pretrained(folder)
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "bert": bert,
     "distilbert": distilbert,
@@ -120,6 +128,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "convnext": convnext,
     "albert": albert,
     "electra": electra,
+    "visualbert": visualbert,
+    "narrow": partial(visualbert, width=10),
 }
 
 

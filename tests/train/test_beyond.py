@@ -209,7 +209,7 @@ def test_module_one_trains_with_a_dynamic_margin(stage: Any, losses: list[float]
 
 def test_early_fusion_lets_pictures_into_the_text_encoder(stage: Any, losses: list[float]) -> None:
     it = stage("embed.fusion=early", "text.train_layers=all", "finetune.loss=softmax", "embed.attention=none")
-    projection = it.embedder.token_projection
+    projection = it.embedder.joint.tokens
     before = projection.weight.detach().clone()
     finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert not torch.equal(before, projection.weight)
@@ -219,6 +219,12 @@ def test_early_fusion_lets_pictures_into_the_text_encoder(stage: Any, losses: li
         with_pictures = it.embedder(batch).values
         projection.weight.zero_(), projection.bias.zero_()
         assert not torch.allclose(with_pictures, it.embedder(batch).values)
+
+
+def test_module_one_ends_at_once_where_it_has_nothing_to_train(stage: Any, losses: list[float]) -> None:
+    it = stage("embed.projection=maxpool", "embed.attention=none")
+    pretrain(it.embedder, it.data, it.config.pretrain, it.context)
+    assert not losses
 
 
 def test_a_sum_makes_an_item_one_row(stage: Any) -> None:

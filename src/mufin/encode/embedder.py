@@ -27,6 +27,7 @@ from mufin.encode.features import (
     extract,
     silent,
 )  # fmt: skip
+from mufin.encode.joint import Joint
 from mufin.encode.network import Lite0
 from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
@@ -38,7 +39,8 @@ from mufin.ragged import Ragged
 class Embedder(nn.Module):
     """X̂¹ = A_S(X̂⁰), X̂⁰ one row a descriptor: P(E_T(text)) or P(E_V(picture)), P the projection to D.
 
-    Where bags stay raw, an item is X̂⁰ with x̂¹ = N(1ᵀ A_S(X̂⁰)) beside it.
+    Where bags stay raw, an item is X̂⁰ with x̂¹ = N(1ᵀ A_S(X̂⁰)) beside it. With early fusion X̂⁰ is one row,
+    P(E_T(all texts and E_V(images) of the item)).
     """
 
     def __init__(self, config: Config, folder: Path | None = None) -> None:
@@ -46,16 +48,21 @@ class Embedder(nn.Module):
         super().__init__()
         settings = config.embed
         self.dim = settings.dim
-        self.text = TextEncoder(config.text, folder and folder / "text")
+        early = settings.fusion == "early" and config.modalities != "text"
+        self.text = TextEncoder(config.text, folder and folder / "text", whole=early)
         self.text_projection = _projection(settings.projection, self.text.width, self.dim)
         self.vision: VisionEncoder | None = None
         self.stages: Stages | None = None
+        self.joint: Joint | None = None
         if config.modalities != "text":
             self.vision = VisionEncoder(config.vision, folder and folder / "vision")
             kept = settings.stages and self.vision.stages
             self.stages = Stages(self.vision.width, self.vision.evidence_width) if kept else None
             seen = self.stages.width if self.stages is not None else self.vision.width
-            self.image_projection = _projection(settings.projection, seen, self.dim)
+            if early:
+                self.joint = Joint(self.text, seen)
+            else:
+                self.image_projection = _projection(settings.projection, seen, self.dim)
         self.dropout = Dropout(settings.input_dropout)
         self.raw = settings.bag == "raw"
         self.self_attention: nn.Module
@@ -70,9 +77,6 @@ class Embedder(nn.Module):
                 self.self_attention = Sum()
             case "none":
                 self.self_attention = nn.Identity()
-        self.token_projection: nn.Linear | None = None  # of pictures, for early fusion
-        if settings.fusion == "early" and self.vision is not None:
-            self.token_projection = nn.Linear(seen, self.text.width)
 
     @property
     def device(self) -> torch.device:
@@ -89,23 +93,28 @@ class Embedder(nn.Module):
         return replace(before, whole=after.vector()) if self.raw else after
 
     def raw_bag(self, batch: Batch) -> Bag:
-        """X̂⁰: each descriptor encoded by itself and projected to D."""
+        """X̂⁰: each descriptor encoded by itself, or all of an item together, and projected to D."""
         batch = batch.to(self.device)
-        values = torch.zeros(batch.size, batch.width, self.dim, device=self.device)
-        mask = torch.zeros(batch.size, batch.width, dtype=torch.bool, device=self.device)
         seen = None
         if batch.image is not None and self.vision is not None:
-            seen = self._seen(self.vision, batch.image)  # (n, H)
-            values, mask = _place(values, mask, batch.image, self.image_projection(self.dropout(seen)))
+            seen = self.dropout(self._seen(self.vision, batch.image))  # (n, H)
+        if self.joint is not None:
+            rows, points = self.joint(self.text, batch, seen)
+            values, mask = self._empty(batch.size, 1)
+            where = (points, torch.zeros_like(points))
+            return Bag(*_place(values, mask, where, self.text_projection(self.dropout(rows))))
+        values, mask = self._empty(batch.size, batch.width)
+        if batch.image is not None and seen is not None:
+            values, mask = _place(values, mask, batch.image.where, self.image_projection(seen))
         if batch.text is not None:
-            if self.token_projection is not None and batch.image is not None and seen is not None:
-                pictures = _beside(batch.text, batch.image, self.token_projection(self.dropout(seen)))
-                text = batch.text
-                rows = self.text.with_tokens(text.each(text.values), text.each(text.lengths), pictures)
-            else:
-                rows = self._run(self.text, batch.text)
-            values, mask = _place(values, mask, batch.text, self.text_projection(self.dropout(rows)))
+            rows = self.text_projection(self.dropout(self._run(self.text, batch.text)))
+            values, mask = _place(values, mask, batch.text.where, rows)
         return Bag(values, mask)
+
+    def _empty(self, size: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values (B, m, D) and mask (B, m) of bags without rows."""
+        values = torch.zeros(size, width, self.dim, device=self.device)
+        return values, torch.zeros(size, width, dtype=torch.bool, device=self.device)
 
     def _run(self, encoder: nn.Module, part: Part) -> Tensor:
         return part.each(part.values[:, 0] if part.encoded else encoder(part.values, part.lengths))
@@ -127,7 +136,7 @@ class Embedder(nn.Module):
     @torch.no_grad()
     def encoded(self, features: Features, batch: int = 256) -> Features:
         """The same features after the encoders as they are now: what they cost is paid once."""
-        if self.token_projection is not None:  # a text's vector depends on the pictures beside it
+        if self.joint is not None:  # an item's vector depends on its texts and images together
             return features
         training = self.training
         self.eval()
@@ -170,7 +179,7 @@ class Embedder(nn.Module):
         """At rest, and on a processor by a faster layout, not exact: for passes that each epoch repeats."""
         training = self.training
         self.eval()
-        if self.text.depth == "all" and self.text.width >= WIDE:
+        if self.text.depth == "all" and self.text.width >= WIDE and self.joint is None:
             self.text.pack(fast_dtype())
         try:
             yield
@@ -247,18 +256,6 @@ def _projection(kind: str, width: int, dim: int) -> nn.Module:
     return nn.AdaptiveMaxPool1d(dim) if kind == "maxpool" else nn.Linear(width, dim)
 
 
-def _beside(text: Part, image: Part, rows: Tensor) -> Bag:
-    """The picture rows (p, H) of the point that each text belongs to: values (n, i, H), mask (n, i)."""
-    first = torch.zeros(int(torch.maximum(image.point.max(), text.point.max())) + 1, dtype=torch.int64)
-    counts = torch.bincount(image.point, minlength=len(first))
-    slot = torch.arange(len(image.point), device=rows.device) - (counts.cumsum(0) - counts)[image.point]
-    shape = (len(counts), int(counts.max()))
-    values = rows.new_zeros(*shape, rows.shape[1]).index_put((image.point, slot), rows)
-    mask = torch.zeros(shape, dtype=torch.bool, device=rows.device)
-    mask[image.point, slot] = True
-    return Bag(values[text.point], mask[text.point])
-
-
 def _mean(part: Part | None, encode: Callable[[Part], Tensor], empty: Tensor) -> Tensor:
     """The mean encoder output of each point, shaped as `empty` (B, H), all zero; NaN for a point without."""
     if part is None:
@@ -267,7 +264,6 @@ def _mean(part: Part | None, encode: Callable[[Part], Tensor], empty: Tensor) ->
     return total / torch.bincount(part.point, minlength=len(empty))[:, None]  # 0 / 0 is NaN
 
 
-def _place(values: Tensor, mask: Tensor, part: Part, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _place(values: Tensor, mask: Tensor, where: tuple[Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
     """Put each row at its bag and slot."""
-    where = (part.point, part.slot)
     return values.index_put(where, rows.float()), mask.index_put(where, mask.new_ones(()))

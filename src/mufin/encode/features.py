@@ -70,6 +70,11 @@ class Part:
         which = None if self.which is None else self.which.to(device, non_blocking=True)
         return Part(values, lengths, point, slot, self.encoded, which)
 
+    @property
+    def where(self) -> tuple[Tensor, Tensor]:
+        """The place of each descriptor: its bag and its row there."""
+        return self.point, self.slot
+
     def each(self, rows: Tensor) -> Tensor:
         """What was computed of the values (u, ...), for every descriptor (n, ...)."""
         return rows if self.which is None else rows[self.which]

@@ -51,6 +51,13 @@ class Cut:
         for parameter in self.network.parameters():
             parameter.requires_grad_(id(parameter) in trained | tail)
 
+    def rest(self) -> None:
+        """Leave dropout out of frozen layers, wherever the network is in training mode."""
+        if self.depth != "all":
+            self.embeddings.eval()
+            for layer in getattr(self.holder, self.attribute)[: self.first]:
+                layer.eval()
+
     def before(self, call: Callable[[], Any]) -> Tensor:
         """The hidden states that arrive at the first trained layer."""
         layers = getattr(self.holder, self.attribute)

@@ -7,7 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mufin.bag import Bag
-from mufin.config import Text
+from mufin.config import Layers, Text
 from mufin.encode.case import tokens_of_case, with_case
 from mufin.encode.checkpoints import (
     load_pretrained,
@@ -45,8 +45,11 @@ LONGEST_TEXT = 20_000  # characters the tokenizer sees: far beyond any max_lengt
 class TextEncoder(nn.Module):
     """A transformer over tokens, then the mask-aware mean (CLIP: its own projection of the last token)."""
 
-    def __init__(self, settings: Text, folder: Path | None = None) -> None:
-        """Pre-trained weights by the settings' name, or the layout saved in `folder`, to be filled later."""
+    def __init__(self, settings: Text, folder: Path | None = None, whole: bool = False) -> None:
+        """Pre-trained weights by the settings' name, or the layout saved in `folder`, to be filled later.
+
+        `whole`: every layer runs each time, frozen or not, since images join the words before the first.
+        """
         super().__init__()
         import transformers as hf
 
@@ -58,22 +61,25 @@ class TextEncoder(nn.Module):
         else:
             self.network = stored_transformer(folder, "text")
             self.tokenizer = load_stored(hf.AutoTokenizer.from_pretrained, folder)
-        self.max_length, self.depth = settings.max_length, settings.train_layers
+        self.max_length = settings.max_length
+        self.depth: Layers = "all" if whole else settings.train_layers  # the layers that `forward` runs
         config: Any = self.network.config
         self.projects = hasattr(self.network, "text_projection")
         self.width: int = config.projection_dim if self.projects else config.hidden_size
-        self.cut = Cut(self.network, self.depth, name)
-        if folder is None:
+        self.visual_width: int | None = getattr(config, "visual_embedding_dim", None)  # VisualBERT's
+        self.cut = Cut(self.network, settings.train_layers, name)
+        if folder is None and not whole:
             ids = torch.zeros(1, 3, dtype=torch.int64)  # no text has room for fewer tokens
             call = partial(self.network, input_ids=ids, attention_mask=torch.ones_like(ids))
             self.cut.check(call, lambda output: output.last_hidden_state)
         lighten(self.network)
         self.packed: PackedBert | None = None
-        self.case = tokens_of_case(self.tokenizer) if settings.case and self.depth == "all" else []
-        places = _places(config, self.cut.embeddings)
-        if places is not None and self.max_length > places:
+        told = settings.case and settings.train_layers == "all"
+        self.case = tokens_of_case(self.tokenizer) if told else []
+        self.places = _places(config, self.cut.embeddings)
+        if self.places is not None and self.max_length > self.places:
             raise ConfigError(
-                f"text.max_length = {self.max_length}, but {name} has places for {places} tokens"
+                f"text.max_length = {self.max_length}, but {name} has places for {self.places} tokens"
             )
 
     def pack(self, dtype: torch.dtype = torch.float32) -> bool:
@@ -85,7 +91,16 @@ class TextEncoder(nn.Module):
     def train(self, mode: bool = True) -> TextEncoder:
         """Like every module; weights that may change are not those that were packed."""
         self.packed = None if mode else self.packed
-        return super().train(mode)
+        super().train(mode)
+        self.cut.rest()
+        return self
+
+    @cached_property
+    def empty(self) -> list[int]:
+        """The tokens of an empty text: those that begin and end every text."""
+        with TOKENIZING:
+            ids: list[int] = self.tokenizer("")["input_ids"]
+        return ids
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
@@ -127,12 +142,15 @@ class TextEncoder(nn.Module):
         if self.depth == 0:
             return values[:, 0]
         parts = self._parts(lengths)
-        # what a GPU does in bf16 anyway; a small network would gain nothing
-        half = values.device.type == "cpu" and self.training and self.width >= WIDE
         tokens = self._tokens(values, lengths)
-        with torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32):
+        with self._fast(values.device):
             rows = [self._trained(tokens(part), lengths[part]) for part in parts]
         return torch.cat(rows)[torch.cat(parts).argsort()]
+
+    def _fast(self, device: torch.device) -> torch.autocast:
+        """Train in bf16, as a GPU does anyway; a small network would gain nothing."""
+        half = device.type == "cpu" and self.training and self.width >= WIDE
+        return torch.autocast("cpu", fast_dtype(), enabled=half and fast_dtype() != torch.float32)
 
     def _tokens(self, values: Tensor, lengths: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the prepared rows (p, T, ...) of a part (p,) of the texts, padded to its longest.
@@ -166,14 +184,41 @@ class TextEncoder(nn.Module):
             for part in alike.split(max(1, min(TOGETHER, TOKENS // int(lengths[alike[-1]]))))
         ]
 
-    def with_tokens(self, ids: Tensor, lengths: Tensor, further: Bag) -> Tensor:
-        """(n, H) of token ids (n, T) behind further tokens (n, i, H): early fusion."""
-        words = self._looked_up(ids)
-        tokens = torch.cat([further.values.to(words), words], dim=1)
-        mask = torch.cat([further.mask, _mask(ids, lengths).bool()], dim=1)
-        hidden = self.network(inputs_embeds=tokens, attention_mask=mask.long()).last_hidden_state
-        total: Tensor = (hidden * mask[..., None]).sum(1)
-        return total / mask.sum(1).clamp(min=1)[:, None]
+    def with_images(self, ids: Tensor, lengths: Tensor, images: Bag) -> Tensor:
+        """(n, H) of token ids (n, T) and image tokens (n, i, V), each row one sequence: early fusion.
+
+        Words for which the network has no places are cut off.
+        """
+        counts = images.mask.sum(1)
+        parts = self._parts(lengths + counts)
+        rows = []
+        with self._fast(ids.device):
+            for part in parts:
+                words, most = ids[part, : int(lengths[part].max())], int(counts[part].max())
+                shown = Bag(images.values[part, :most], images.mask[part, :most])
+                run = self._words_first if self.visual_width is not None else self._images_first
+                rows.append(_mean(*run(words, _mask(words, lengths[part]).bool(), shown)))
+        return torch.cat(rows)[torch.cat(parts).argsort()]
+
+    def _words_first(self, ids: Tensor, there: Tensor, images: Bag) -> tuple[Tensor, Tensor]:
+        """Hidden states (n, S, H) and mask by VisualBERT, which has no places for images to take."""
+        ids, there = ids[:, : self.places], there[:, : self.places]
+        visual = {"visual_embeds": images.values, "visual_attention_mask": images.mask.long()}
+        some = images.mask.shape[1] > 0
+        output = self.network(input_ids=ids, attention_mask=there.long(), **(visual if some else {}))
+        return output.last_hidden_state, torch.cat([there, images.mask], dim=1)
+
+    def _images_first(self, ids: Tensor, there: Tensor, images: Bag) -> tuple[Tensor, Tensor]:
+        """The same by any other network, as if images were words: it keeps them when words are cut off."""
+        words = self._looked_up(ids)  # (n, T, H)
+        tokens = torch.cat([images.values.expand(-1, -1, words.shape[2]).to(words), words], dim=1)
+        mask = torch.cat([images.mask, there], dim=1)
+        # No gaps: where a word stands must not depend on how many images its neighbours in the batch have.
+        order = (~mask).long().argsort(dim=1, stable=True)[:, : self.places]
+        tokens = tokens.gather(1, order[..., None].expand(-1, -1, tokens.shape[2]))
+        mask = mask.gather(1, order)
+        output = self.network(inputs_embeds=tokens, attention_mask=mask.long())
+        return output.last_hidden_state, mask
 
     def _looked_up(self, ids: Tensor) -> Tensor:
         """The vector of each token, (...) → (..., H)."""
@@ -230,6 +275,12 @@ def _words(tokenizer: Any) -> str:
     for state in ("truncation", "padding"):  # what the last call asked for: it changes nothing here
         rules.pop(state, None)
     return hashlib.blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the states (n, S, H) that are there, (n, H)."""
+    total = hidden.masked_fill(~mask[..., None], 0.0).sum(1)
+    return total / mask.sum(1).clamp(min=1)[:, None]
 
 
 def _mask(like: Tensor, lengths: Tensor) -> Tensor:

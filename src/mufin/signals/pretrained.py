@@ -42,7 +42,8 @@ class Pretrained(Signal):
         if not config.text.pretrained_similarity:
             return None
         network = None
-        if config.text.train_layers != 0:
+        early = config.embed.fusion == "early" and config.modalities != "text"
+        if config.text.train_layers != 0 or early:  # else the frozen outputs are at hand
             frozen = config.text.model_copy(update={"train_layers": 0, "case": False})
             network = TextEncoder(frozen, layout and layout / "text").eval()
         return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)

@@ -38,8 +38,8 @@ def pretrain(
     """Bring x̂¹ and ẑ¹ of related pairs together and push unrelated ones apart."""
     each = context.epoch(len(data.used_labels), settings.batch)
     steps = settings.epochs * each
-    if not steps:
-        return
+    if not steps or not any(weight.requires_grad for weight in embedder.parameters()):
+        return  # nothing to train: frozen encoders without A_S or a learnt projection
     trained_from = first_trained(settings.epochs, settings.encoder_epochs)
     still = data.encoded(embedder) if trained_from else data
     trainer = _Siamese(embedder, still, settings, context, steps)
