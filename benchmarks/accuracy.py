@@ -74,7 +74,6 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "fast, 2A_S → 2A_C": ("fast", ["embed.blocks=2", "rank.cross=attention", "rank.blocks=2"]),
     "fast, α = 1": ("fast", ["rank.alpha=one"]),
     "fast, no +ve": ("fast", ["pretrain.hard_positives=false"]),
-    "fast, no +ve, −ve": ("fast", ["pretrain.hard_positives=false", "pretrain.hard_negatives=false"]),
     "best, lite": ("best", ["pretrain.encoder_epochs=all", "finetune.encoder_epochs=0"]),
     "fast, clustered batches": ("fast", ["finetune.batches=clustered"]),
     "fast, R_i every 5 epochs": ("fast", ["finetune.refresh=5"]),
@@ -89,6 +88,11 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     ),
     "paper, packaged encoders": ("paper", PACKAGED),
     "paper, no A_C": ("paper", [*PACKAGED, "rank.cross=none"]),
+    "paper, no +ve": ("paper", [*PACKAGED, "pretrain.hard_positives=false"]),
+    "paper, no +ve, −ve": (
+        "paper",
+        [*PACKAGED, "pretrain.hard_positives=false", "pretrain.hard_negatives=false"],
+    ),
     "paper, dynamic margin": ("paper", [*PACKAGED, "pretrain.margin=dynamic"]),
 }
 ANSWERING = ("best", "best, text only", "best, image only", "fast")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from mufin import Config, MufinError
 from mufin.config import VERSION
 from mufin.errors import ConfigError
+from mufin.faults import toml_value
 from mufin.presets import PRESETS
 
 
@@ -109,6 +111,84 @@ def test_what_cannot_be_used_is_one_sentence(assignment: str, said: str) -> None
     assert "\n" not in message
     assert len(message) < 250
     assert isinstance(caught.value, MufinError)
+
+
+IDLE = [
+    ("pretrain.hard_negatives=false", "pretrain.loss=softmax", 'pretrain.loss = "margin"'),
+    ("pretrain.negatives=5", "pretrain.loss=softmax", 'pretrain.loss = "margin"'),
+    ("pretrain.margin=0.3", "pretrain.loss=softmax", 'pretrain.loss = "margin"'),
+    ("pretrain.sampled=64", "pretrain.loss=margin", 'pretrain.loss = "softmax"'),
+    ("pretrain.refresh=4", "pretrain.hard_positives=false", "pretrain.hard_positives = true"),
+    ("pretrain.hard_similarity=0.8", "pretrain.hard_positives=false", "pretrain.hard_positives = true"),
+    ("finetune.margin=0.3", "finetune.loss=softmax", 'finetune.loss = "cosine"'),
+    ("finetune.sampled=64", "finetune.loss=cosine", 'finetune.loss = "softmax"'),
+    ("text.case=true", "text.train_layers=2", 'text.train_layers = "all"'),
+    ("vision.stages=true", "vision.train_layers=0", 'vision.model = "offline"'),
+    ("embed.stages=true", "vision.stages=false", "vision.stages = true"),
+    ("embed.fusion=early", "modalities=text", 'modalities = "both"'),
+    ("embed.blocks=2", "embed.attention=none", 'embed.attention = "attention"'),
+    ("rank.blocks=2", "rank.cross=concat", 'rank.cross = "attention"'),
+    ("rank.start=centroid", "rank.alpha=one", 'rank.alpha = "learnt"'),
+    ("finetune.classifier_lr=0.1", "rank.alpha=one", 'rank.alpha = "learnt"'),
+    ("memory.temperature=0.1", "memory.neighbours=0", "memory.neighbours above 0 or a memory.loss"),
+    ("memory.per_label=5", "memory.neighbours=0", "memory.neighbours above 0"),
+    ("memory.implied=true", "memory.neighbours=9", "text.words = true"),
+    ("finetune.encoder_epochs=0", "embed.fusion=early", 'embed.fusion = "late"'),
+]
+
+
+@pytest.mark.parametrize(("setting", "other", "needed"), IDLE)
+def test_a_setting_without_effect_is_an_error(setting: str, other: str, needed: str, tmp_path: Path) -> None:
+    name = setting.partition("=")[0]
+    said = f"'{name}' has no effect without .*{needed}"
+    for changes in ([setting, other], [other, setting]):
+        with pytest.raises(ConfigError, match=said) as caught:
+            Config().override(changes)
+        assert len(str(caught.value)) < 250
+    path = tmp_path / "some.toml"
+    values: dict[str, dict[str, object]] = {}
+    for assignment in (setting, other):
+        *section, key = assignment.partition("=")[0].split(".")
+        values.setdefault(".".join(section), {})[key] = toml_value(assignment.partition("=")[2])
+    path.write_text(tomli_w.dumps({**values.pop("", {}), **values}))
+    with pytest.raises(ConfigError, match=f"some.toml: .*{said}"):
+        Config.read(path)
+
+
+def test_encoders_that_are_frozen_have_no_learning_rate() -> None:
+    frozen = ["text.train_layers=0", "vision.train_layers=0"]
+    for setting in ("pretrain.encoder_lr=1e-4", "finetune.encoder_epochs=3", "finetune.label_encoders=false"):
+        with pytest.raises(
+            ConfigError, match="has no effect without text.train_layers or vision.train_layers"
+        ):
+            Config().override([*frozen, setting])
+    Config().override(["text.train_layers=0", "finetune.encoder_lr=1e-4"])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_preset_sets_is_no_mistake_of_the_user(name: str, tmp_path: Path) -> None:
+    """Another loss leaves some of the preset's settings idle; a file of all settings may hold them too."""
+    changed = Config.preset(name).override(
+        ["pretrain.loss=margin", "finetune.loss=cosine", "modalities=text"]
+    )
+    path = tmp_path / "all.toml"
+    path.write_text(changed.to_toml(), "utf-8")
+    assert Config.read(path) == changed
+    path.write_text(changed.to_toml().replace('loss = "margin"', 'loss = "softmax"').replace(
+        "hard_negatives = true", "hard_negatives = false"
+    ), "utf-8")  # fmt: skip
+    with pytest.raises(ConfigError, match="'pretrain.hard_negatives' has no effect"):
+        Config.read(path)
+
+
+def test_defaults_may_be_spelt_out_without_effect() -> None:
+    Config.preset("fast").override(["pretrain.loss=margin", "pretrain.sampled=0", "memory.neighbours=0"])
+
+
+def test_what_is_already_set_may_become_idle() -> None:
+    """Another loss on top of somebody's settings is a change of its own, and no mistake."""
+    config = Config().override(["pretrain.loss=softmax", "pretrain.sampled=7"])
+    assert config.override(["pretrain.loss=margin"]).pretrain.sampled == 7
 
 
 @pytest.mark.parametrize("attention", ["none", "sum"])

@@ -29,6 +29,7 @@ STAGES = [
         "heap",
         "progress",
         "presets",
+        "effects",
         "faults",
         "config",
         "folder",

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mufin.effects import own_values, refuse_idle
 from mufin.errors import ConfigError
 from mufin.faults import first_fault, toml_value
 from mufin.presets import PRESETS
@@ -41,7 +42,7 @@ class Text(Section):
     """Tokens a text is cut to."""
     case: bool = False
     """Tell an encoder that is blind to capitals how a text is written, by a further token: lower, Title Case,
-    Sentence case, UPPER; without effect but where all layers are trained and it has spare tokens."""
+    Sentence case, UPPER. Needs all layers trained, and a vocabulary with spare tokens."""
     words: bool = False
     """Also read texts as bags of words and character n-grams: training points with similar words vote, and
     words shared with a label count."""
@@ -63,7 +64,7 @@ class Vision(Section):
     stages: bool | Literal["every"] = False
     """Keep what earlier stages of the encoder saw (colours, textures): compatibility reads them, not its
     last map, `embed.stages` beside it; `every` layer, and how channels go together, for `embed.stages` alone.
-    Ignored unless the encoder is `offline` and frozen."""
+    Only for `offline`, frozen."""
 
 
 class Embed(Section):
@@ -114,7 +115,8 @@ class Pretrain(Section):
     loss: Literal["margin", "softmax"] = "margin"
     """The paper's contrastive margin loss, or a decoupled softmax with a learnt temperature."""
     margin: float | Literal["dynamic"] = 0.2
-    """γ; `dynamic` is clamp(s⁺ − s⁻, 0.1, 0.3) of each triple by the embeddings of the last refresh."""
+    """γ, margin loss only; `dynamic` is clamp(s⁺ − s⁻, 0.1, 0.3) of each triple by the embeddings of the last
+    refresh."""
     guard: float | None = None
     """A datapoint at least this similar is no negative of a label: most likely the pair is missing."""
     positives: int = Field(2, ge=1)
@@ -123,6 +125,7 @@ class Pretrain(Section):
     """|N_l|, margin loss only."""
     hard_positives: bool = True
     hard_negatives: bool = True
+    """The most similar datapoints of a batch, or random ones; margin loss only."""
     hard_similarity: float = 0.9
     """A positive more similar than this to its label is too easy to be drawn."""
     refresh: int = Field(1, ge=1)
@@ -191,6 +194,7 @@ class Finetune(Section):
     loss: Literal["cosine", "softmax"] = "cosine"
     """The paper's cosine embedding loss, or a decoupled softmax with a learnt temperature."""
     margin: float = 0.5
+    """γ, cosine loss only."""
     positives: int = Field(2, ge=1)
     """|S_i|."""
     negatives: int = Field(12, ge=0)
@@ -287,15 +291,24 @@ class Config(Section):
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: not TOML ({error})") from None
-        return cls.parse(values, str(path))
+        config = cls.parse(values, str(path))
+        given = _names(values)
+        if given >= _names(config.model_dump(exclude_none=True)):
+            given = own_values(config)  # all settings, as `mufin config` writes them: most are a preset's
+        refuse_idle(config, str(path), given)
+        return config
 
     def to_toml(self) -> str:
         """All settings as TOML; values that are not given (None) are left out."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def override(self, assignments: Iterable[str]) -> Config:
-        """A copy with `section.key=value` applied; values are read as TOML, else as plain text."""
+        """A copy with `section.key=value` applied; values are read as TOML, else as plain text.
+
+        A change without effect beside the other settings is an error.
+        """
         values = self.model_dump(exclude_none=True)
+        given = set()
         for assignment in assignments:
             path, equals, text = assignment.partition("=")
             if not equals:
@@ -307,4 +320,16 @@ class Config(Section):
                 if not isinstance(target, dict):
                     raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
             target[key] = toml_value(text.strip())
-        return Config.parse(values, "settings")
+            given.add(path.strip())
+        changed = Config.parse(values, "settings")
+        refuse_idle(changed, "settings", given)
+        return changed
+
+
+def _names(values: dict[str, Any]) -> set[str]:
+    """`section.key` of all these values.
+
+    >>> _names({"seed": 1, "rank": {"beta": 0.5}})
+    {'rank.beta'}
+    """
+    return {f"{section}.{key}" for section, keys in values.items() if isinstance(keys, dict) for key in keys}
