@@ -132,7 +132,7 @@ IDLE = [
     ("finetune.classifier_lr=0.1", "rank.alpha=one", 'rank.alpha = "learnt"'),
     ("memory.temperature=0.1", "memory.neighbours=0", "memory.neighbours above 0 or a memory.loss"),
     ("memory.per_label=5", "memory.neighbours=0", "memory.neighbours above 0"),
-    ("memory.implied=true", "memory.neighbours=9", "text.words = true"),
+    ("memory.title_labels=true", "memory.neighbours=9", "text.words = true"),
     ("finetune.encoder_epochs=0", "embed.fusion=early", 'embed.fusion = "late"'),
 ]
 

@@ -69,7 +69,7 @@ NEEDS = [
     Need(
         "memory.neighbours above 0 and text.words = true",
         lambda c: c.memory.neighbours > 0 and c.text.words,
-        ("memory.word_temperature", "memory.implied"),
+        ("memory.word_temperature", "memory.title_labels"),
     ),
     Need(
         "text.train_layers or vision.train_layers above 0",
