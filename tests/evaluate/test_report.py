@@ -92,7 +92,7 @@ def test_every_section_is_in_the_page(written: Path):
     page = written.read_text("utf-8")
     found = re.findall(r'<section id="([\w-]+)"', page)
     assert found == [
-        "metrics", "categories", "popularity", "examples", "modalities", "suspects", "calibration",
+        "metrics", "categories", "popularity", "examples", "modalities", "signals", "suspects", "calibration",
         "attention", "adaptation", "classifiers", "alpha", "latency",
     ]  # fmt: skip
     assert len(found) == len(SECTIONS)

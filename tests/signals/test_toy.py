@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 
 import mufin.signals
+from browsing import executable
 from mufin import Catalogue, Config, Item, Mufin, fit, load
 from mufin.data.items import Items
 from mufin.encode.features import Advance, Features
 from mufin.ragged import Ints
 from mufin.rows import DenseRows
+from mufin.serve.connections import Door
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.tensors import Tensors
+from serving import client_of, listening
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,39 @@ def test_it_grows_and_shrinks_with_the_labels(model: Mufin, tmp_path: Path) -> N
     model.remove_labels(["new-r"])
     model.compact()
     assert len(model.recommend(Item(texts=["red bar"]), k=20)) == len(model.labels)
+
+
+def test_it_is_in_the_json_of_the_command_line_and_of_the_service(
+    model: Mufin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mufin.cli import main
+
+    assert main(["recommend", str(tmp_path / "model"), "red bar", "--json"]) == 0
+    hit = json.loads(capsys.readouterr().out)["hits"][0]
+    assert "initials" in hit["parts"]
+    assert "initials" in hit["evidence"]
+    with client_of(tmp_path / "model") as client:
+        assert client.get("/v1/model").json()["signals"]["initials"] == Initials.says
+        asked = {"items": [{"texts": ["red bar"]}]}
+        (result,) = client.post("/v1/recommend", json=asked).json()["results"]
+        assert all("initials" in hit["parts"] for hit in result["hits"])
+
+
+def test_it_is_in_the_report(model: Mufin, shop: Catalogue, tmp_path: Path) -> None:
+    from mufin.evaluate.report import write_report
+
+    write_report(model, shop, tmp_path / "report.html", split="train")
+    assert Initials.says in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_it_is_on_the_page(model: Mufin, tmp_path: Path) -> None:
+    """The legend and the panel name it, whatever the model."""
+    from playwright.sync_api import sync_playwright
+
+    with listening(tmp_path / "model", Door()) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable())
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}/#/ask?text=red+bar")
+        page.locator(".hit").first.click()
+        page.locator(".panel .score tbody th", has_text="initials").first.wait_for()
+        browser.close()

@@ -16,6 +16,7 @@ from mufin.evaluate.report.latency import latency_section
 from mufin.evaluate.report.maps import adaptation_section, classifiers_section
 from mufin.evaluate.report.page import Page, Section
 from mufin.evaluate.report.scores import category_section, metrics_section, popularity_section
+from mufin.evaluate.report.signals import signals_section
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.report.suspects import suspects_section
 from mufin.evaluate.report.trust import alpha_section, calibration_section
@@ -28,8 +29,8 @@ __all__ = ["check_report", "write_report"]
 
 SECTIONS: tuple[Callable[[Study], Section], ...] = (
     metrics_section, category_section, popularity_section, examples_section, modalities_section,
-    suspects_section, calibration_section, attention_section, adaptation_section, classifiers_section,
-    alpha_section, latency_section,
+    signals_section, suspects_section, calibration_section, attention_section, adaptation_section,
+    classifiers_section, alpha_section, latency_section,
 )  # fmt: skip
 
 
