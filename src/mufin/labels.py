@@ -36,6 +36,7 @@ class Labels:
     frequency: Tensor  # (L,) how many training points had the label
     alive: Tensor  # (L,) bool; False once removed, until the model is saved
     own_items: bool  # datapoints and labels are the same things: an item is never its own label
+    untrained: float = 1.0  # w = untrained · ẑ for a label without training, see `train/assemble.py`
 
     def __len__(self) -> int:
         return int(self.alive.sum())
@@ -136,13 +137,13 @@ class Labels:
         return csr_matrix((np.ones(int(known.sum()), bool), (pairs.row[known], columns[known])), shape=shape)
 
     def added(self, items: Items, bags: PackedBags) -> Labels:
-        """With these labels after the others: w = ẑ, no centroid."""
+        """With these labels after the others: w = ẑ to the scale of the others, no centroid."""
         n, z = len(items), bags.vectors()
         return replace(
             self,
             items=self.items.concat(items),
             bags=self.bags.concat(bags),
-            weights=torch.cat([self.weights, z.to(self.weights.dtype)]),
+            weights=torch.cat([self.weights, (self.untrained * z).to(self.weights.dtype)]),
             alpha=torch.cat([self.alpha, self.alpha.new_ones(n)]),
             centroids=torch.cat([self.centroids, torch.zeros_like(z)]),
             has_centroid=torch.cat([self.has_centroid, self.has_centroid.new_zeros(n)]),
@@ -164,7 +165,7 @@ class Labels:
         return Labels(
             self.items.take(kept.numpy()), self.bags.select(kept), self.weights[kept], self.alpha[kept],
             self.centroids[kept], self.has_centroid[kept], self.frequency[kept], self.alive[kept],
-            self.own_items,
+            self.own_items, self.untrained,
         )  # fmt: skip
 
     def to(self, device: torch.device) -> Labels:

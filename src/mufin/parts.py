@@ -118,7 +118,7 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Label
         items, bags, tensors.get_floats("weights", n, dim), tensors.get_floats("alpha", n),
         tensors.get_floats("centroids", n, dim), tensors.get("has_centroid", (n,), (torch.bool,)),
         tensors.get("frequency", (n,), (*FLOATS, torch.int64)), torch.ones(n, dtype=torch.bool),
-        manifest["own_items"],
+        manifest["own_items"], float(manifest["untrained"]),
     )  # fmt: skip
 
 

@@ -173,7 +173,8 @@ def _write_labels(model: Mufin, staged: Path) -> None:
 def _facts(model: Mufin) -> dict[str, Any]:
     return {
         "mufin": FORMAT, "library": VERSION, "mixture": model.mixture.stored(),
-        "own_items": model.labels.own_items, "labels": len(model.labels),
+        "own_items": model.labels.own_items, "untrained": model.labels.untrained,
+        "labels": len(model.labels),
     }  # fmt: skip
 
 
@@ -273,9 +274,11 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """The checked manifest: versions, the mixture of scores, and where each part is."""
     manifest = read_manifest(folder, FORMAT, PARTS)
     try:
-        for name, kind in (("own_items", bool), ("library", str), ("mixture", dict)):
+        for name, kind in (("own_items", bool), ("library", str), ("mixture", dict), ("untrained", float)):
             if not isinstance(manifest[name], kind):
                 raise ValueError(name)
+        if not 0 <= manifest["untrained"] <= 1:
+            raise ValueError("untrained")
         if not is_count(manifest["labels"]):
             raise ValueError("labels")
     except (ValueError, KeyError, TypeError, OverflowError) as error:

