@@ -332,7 +332,7 @@ def with_twins(kind: str) -> Catalogue:
 def test_points_of_the_same_text_are_held_out_together(kind: str, tiny_config: Config) -> None:
     catalogue = with_twins(kind)
     embedder, progress = Embedder(tiny_config), Progress(quiet=True)
-    data = training_data(embedder, catalogue, catalogue.split("train"), tiny_config, progress)
+    data = training_data(embedder, (), catalogue, catalogue.split("train"), tiny_config, progress)
     assert data.exclude.nnz
     held = hold_out(data, 0.3, np.random.default_rng(0))
     assert len(held)
