@@ -44,6 +44,11 @@ def ids(hits: list[Hit]) -> list[str]:
     return [hit.label for hit in hits]
 
 
+def most_similar(hits: list[Hit]) -> str:
+    """What an added label is when it is asked by its own words; its rank depends on the trained labels."""
+    return max(hits, key=lambda hit: hit.similarity).label
+
+
 # -- asking -------------------------------------------------------------------------------------------------
 
 
@@ -177,14 +182,16 @@ def test_an_added_label_is_found_at_once(model: Mufin) -> None:
     before = model.recommend(ASKED, k=7)
     model.add_labels(NEW)
     assert len(model.labels) == 8
-    best = model.recommend(Item(texts=NEW.texts), k=1)[0]
+    hits = model.recommend(Item(texts=NEW.texts), k=8)
+    best = next(hit for hit in hits if hit.label == most_similar(hits))
     assert (best.label, best.text) == ("new", "zebra crossing sign")
     assert best.similarity == pytest.approx(1, abs=1e-5)
     row = int(model.labels.rows(["new"])[0])
     assert float(model.labels.alpha[row]) == 1
     assert not bool(model.labels.has_centroid[row])
     kept = model.labels.weights[row]
-    torch.testing.assert_close(kept, model.embed(NEW).vector()[0].half(), atol=1e-4, rtol=0)
+    expected = model.labels.untrained * model.embed(NEW).vector()[0]
+    torch.testing.assert_close(kept, expected.half(), atol=1e-3, rtol=0)
     old = {hit.label: hit.score for hit in model.recommend(ASKED, k=8)}
     for hit in before:
         assert old[hit.label] == pytest.approx(hit.score, abs=1e-6)
@@ -241,12 +248,12 @@ def test_a_removed_id_can_come_back(model: Mufin) -> None:
     model.remove_labels(every[:2])
     model.add_labels(Item(every[0], ["zebra crossing"]))
     hits = model.recommend(Item(texts=["zebra crossing"]), k=10)
-    assert hits[0].label == every[0]
+    assert most_similar(hits) == every[0]
     assert sorted(ids(hits)) == sorted([every[0], *every[2:]])
     model.remove_labels(every[0])
     model.add_labels([Item(every[0], ["once more"]), Item(every[1], ["again"])])
     assert sorted(ids(model.recommend(ASKED, k=10))) == sorted(every)
-    assert ids(model.recommend(Item(texts=["once more"]), k=1)) == [every[0]]
+    assert most_similar(model.recommend(Item(texts=["once more"]), k=10)) == every[0]
 
 
 def test_all_labels_removed(model: Mufin, tmp_path: Path) -> None:
@@ -313,7 +320,7 @@ def test_a_label_added_to_an_own_items_model_is_no_label_of_itself(own_model: Mu
     model = load(tmp_path)
     model.add_labels(NEW)
     assert "new" not in ids(model.recommend(NEW, k=50))
-    assert ids(model.recommend(Item(texts=NEW.texts), k=1)) == ["new"]
+    assert most_similar(model.recommend(Item(texts=NEW.texts), k=50)) == "new"
 
 
 def test_an_approximate_model_takes_labels_too(shop: Catalogue, tiny_config: Config, tmp_path: Path) -> None:
@@ -324,7 +331,7 @@ def test_an_approximate_model_takes_labels_too(shop: Catalogue, tiny_config: Con
     for one in (model, load(tmp_path)):
         one.add_labels(NEW)
         one.remove_labels("q-blue")
-        assert ids(one.recommend(Item(texts=NEW.texts), k=1)) == ["new"]
+        assert most_similar(one.recommend(Item(texts=NEW.texts), k=20)) == "new"
         assert len(one.recommend(ASKED, k=20)) == 7
         save(one, tmp_path / "again")
         assert load(tmp_path / "again").recommend(ASKED, k=20) == one.recommend(ASKED, k=20)
