@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +43,8 @@ def main() -> None:
     for width, name in WIDTHS.items():
         values = rng.standard_normal((256, width), dtype=np.float32)
 
-        def prepare(some: object, values: np.ndarray = values) -> Ragged:
-            count = len(some)  # type: ignore[arg-type]
+        def prepare(some: Sequence[object], values: np.ndarray = values) -> Ragged:
+            count = len(some)
             return Ragged(np.resize(values, (count, values.shape[1])), offsets_of(np.ones(count)))
 
         with tempfile.TemporaryDirectory() as folder:
