@@ -18,8 +18,10 @@ import faiss
 import numpy as np
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from mufin import Item, load
+from mufin.serve.metrics import Metrics
 from serving import Process, client_of, until
 
 if TYPE_CHECKING:
@@ -86,21 +88,16 @@ def test_metrics_are_what_prometheus_reads(client: TestClient) -> None:
     client.get("/v1/nothing")
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = answer.text.splitlines()
-    sample = re.compile(r'^[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.e+-]+$')
-    assert all(line.startswith(("# HELP ", "# TYPE ")) or sample.match(line) for line in lines)
+    samples = [sample for family in text_string_to_metric_families(answer.text) for sample in family.samples]
     for stage in ("decode", "encode", "rank", "total"):
-        buckets = [
-            float(line.split()[-1])
-            for line in lines
-            if line.startswith(f'mufin_stage_seconds_bucket{{stage="{stage}"')
-        ]
-        count = next(line for line in lines if line.startswith(f'mufin_stage_seconds_count{{stage="{stage}"'))
+        of_stage = [sample for sample in samples if sample.labels.get("stage") == stage]
+        buckets = [sample.value for sample in of_stage if sample.name == "mufin_stage_seconds_bucket"]
+        (count,) = (sample.value for sample in of_stage if sample.name == "mufin_stage_seconds_count")
         assert buckets == sorted(buckets)
-        assert buckets[-1] == float(count.split()[-1])
+        assert buckets[-1] == count
     assert 'mufin_requests_total{method="POST",route="/v1/recommend",status="200"}' in answer.text
-    assert "mufin_queue_items 0" in lines
-    assert "mufin_labels 7" in lines
+    assert ("mufin_queue_items", 0) in {(sample.name, sample.value) for sample in samples}
+    assert ("mufin_labels", 7) in {(sample.name, sample.value) for sample in samples}
     assert "nothing" not in answer.text, "paths that strangers make up must not become labels"
 
 
@@ -260,3 +257,19 @@ def test_a_port_that_is_taken(served: tuple[Path, Path], capsys: pytest.CaptureF
         other.listen()
         assert main(["serve", str(served[0]), "--port", str(other.getsockname()[1])]) == 2
     assert "try another --port" in capsys.readouterr().err
+
+
+def test_services_in_one_process_count_apart() -> None:
+    first, second = Metrics(), Metrics()
+    for metrics in (first, second):
+        metrics.gauge("mufin_labels", "Living labels", lambda: 3)
+    first.request("GET", "/healthz", 200)
+    with first.timed("decode"):
+        pass
+    first.batch(4)
+    assert b'mufin_requests_total{method="GET",route="/healthz",status="200"} 1.0' in first.text()
+    assert b'mufin_stage_seconds_count{stage="decode"} 1.0' in first.text()
+    assert b"mufin_batch_items_sum 4.0" in first.text()
+    assert b"/healthz" not in second.text()
+    assert b"mufin_labels 3.0" in second.text()
+    assert b"python_info" not in first.text(), "collectors of the process belong to its owner"

@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse
 
 from mufin.serve import responses
 from mufin.serve.body import service_of
+from mufin.serve.metrics import CONTENT_TYPE
 
 router = APIRouter()
 
@@ -34,5 +35,4 @@ async def readyz(request: Request) -> Any:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> PlainTextResponse:
     """Counts and latencies, for Prometheus."""
-    text = service_of(request).metrics.text()
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(service_of(request).metrics.text(), media_type=CONTENT_TYPE)
