@@ -194,7 +194,9 @@ def test_unknown_addresses_and_methods(client: TestClient) -> None:
     assert_problem(client.get("/v1/nothing"), 404)
     assert_problem(client.get("/page/../app.py"), 404)
     assert_problem(client.get("/page/%2e%2e/app.py"), 404)
-    assert_problem(client.get("/page//etc/hostname"), 404)
+    for path in ("//etc/hostname", "/..%2fapp.py", "/..%5capp.py", "/fonts", "/", "/%00", "/" + "a" * 5000):
+        assert_problem(client.get(f"/page{path}"), 404)
+    assert_problem(client.post("/page/app.js"), 405)
     assert_problem(client.put("/v1/recommend"), 405)
     assert_problem(client.get("/v1/labels/q-red/image/0"), 404, "no picture 0")
     assert_problem(client.get("/docs"), 404)

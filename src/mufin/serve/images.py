@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+
+from fastapi import Request
+from fastapi.responses import Response
 
 from mufin.data.images import encoded_of, opened, suffix_of
 from mufin.data.pictures import Pictures
@@ -32,3 +36,12 @@ def _encoded(stored: bytes) -> tuple[bytes, str]:
         buffer = io.BytesIO()
         image.save(buffer, format, **({} if format == "PNG" else {"quality": 90}))
     return buffer.getvalue(), f"image/{format.lower()}"
+
+
+def cacheable(content: bytes, kind: str, request: Request) -> Response:
+    """Return the bytes with an ETag, or 304 if the client has them."""
+    tag = f'"{hashlib.blake2b(content, digest_size=8).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}  # an id may be given to another label at any time
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=kind, headers=headers)

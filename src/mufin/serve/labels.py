@@ -11,10 +11,9 @@ from mufin.data.pictures import Pictures
 from mufin.serve import responses, samples
 from mufin.serve.body import service_of
 from mufin.serve.ids import ANY_ID
-from mufin.serve.images import shown
+from mufin.serve.images import cacheable, shown
 from mufin.serve.limits import LIMITS
 from mufin.serve.live import State
-from mufin.serve.page import cacheable
 from mufin.serve.problem import Problem
 
 router = APIRouter(prefix="/v1/labels")
@@ -55,7 +54,7 @@ async def one_label(request: Request, id: str) -> Any:
 async def picture(pictures: Pictures, row: int, n: int, request: Request) -> Response:
     """The n-th image of a row, encoded again."""
     content, kind = await service_of(request).in_pool(shown, pictures, row, n)
-    return cacheable(content, kind, request, "no-cache")  # an id may be given to another label at any time
+    return cacheable(content, kind, request)
 
 
 def row_of(state: State, id: str) -> int:

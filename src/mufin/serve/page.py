@@ -1,47 +1,54 @@
-"""The web page: the files that lie beside this one, and no others."""
+"""The web page: the files in the folder page/, and no others."""
 
 from __future__ import annotations
 
-import hashlib
-import mimetypes
+import os
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response
+from starlette.datastructures import Headers
+from starlette.routing import Mount
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
 
-from mufin.serve.problem import Problem
+from mufin.version import VERSION
 
 FOLDER = Path(__file__).parent / "page"
-TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
-router = APIRouter(include_in_schema=False)
+TYPES = {
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}  # systems disagree on these
 
 
-@router.get("/")
+class PageFiles(StaticFiles):
+    """Static files that a browser revalidates at every use, so that an upgrade shows at once."""
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        """Return the file, or 304 if the client has it."""
+        # Reproducible builds give every version of a file the same time, so the tag has the version, too.
+        tag = f'"{VERSION}-{stat_result.st_mtime_ns:x}-{stat_result.st_size:x}"'
+        response = FileResponse(
+            full_path, status_code, {"ETag": tag, "Cache-Control": "no-cache"},
+            media_type=TYPES.get(Path(full_path).suffix), stat_result=stat_result,
+        )  # fmt: skip
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response
+
+
+files = PageFiles(directory=FOLDER)
+router = APIRouter(include_in_schema=False, routes=[Mount("/page", files)])
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
-    """The page."""
-    return _file("index.html", request)
-
-
-@router.get("/page/{name:path}")
-async def file(name: str, request: Request) -> Response:
-    """A style, script or picture of the page."""
-    return _file(name, request)
-
-
-def _file(name: str, request: Request) -> Response:
-    # The name is looked up among the files there are; it is never made into a path.
-    files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
-    path = files.get(name)
-    if path is None:
-        raise Problem(404, "there is nothing at this address")
-    kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return cacheable(path.read_bytes(), kind, request, "no-cache")
-
-
-def cacheable(content: bytes, kind: str, request: Request, cache: str) -> Response:
-    """Bytes with an ETag, or 304 where the browser has them."""
-    tag = f'"{hashlib.blake2b(content, digest_size=8).hexdigest()}"'
-    headers = {"ETag": tag, "Cache-Control": cache}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=kind, headers=headers)
+    """Return the page."""
+    return await files.get_response("index.html", request.scope)
