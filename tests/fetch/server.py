@@ -45,9 +45,11 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: Server
+    requests = 0  # of this connection
 
     def do_GET(self) -> None:
         path = urlsplit(self.path)
+        self.requests += 1
         with self.server.lock:
             self.server.asked[path.path] += 1
             self.server.now += 1
@@ -134,6 +136,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_broken(self) -> None:
         self.close_connection = True
         self.connection.close()
+
+    def do_fickle(self) -> None:
+        """Answer the first request of a connection, and hang up at any other."""
+        if self.requests > 1:
+            self.do_broken()
+        else:
+            self.do_ok()
 
     def do_garbage(self) -> None:
         self.wfile.write(b"\x00\x01 this is no HTTP\r\n\r\n")

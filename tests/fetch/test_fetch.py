@@ -165,6 +165,30 @@ def test_a_kept_connection_has_the_deadline_of_its_next_image(server: Any) -> No
         assert time.monotonic() - start < 2.5
 
 
+def test_a_kept_connection_that_the_host_closed_is_opened_again(server: Any) -> None:
+    from mufin.fetch.download import Downloader
+
+    with Downloader(Settings(**QUICK)) as downloader:
+        assert downloader.fetch(f"{server.url}/ok/1.png") == made.png(1)
+        assert downloader.fetch(f"{server.url}/fickle/2.png") == made.png(2)
+        assert server.asked["/fickle/2.png"] == 2
+        with pytest.raises(Failure):  # on a new connection, the first failure counts
+            downloader.fetch(f"{server.url}/broken")
+        assert server.asked["/broken"] == 2
+
+
+def test_short_errors_and_redirects_keep_the_connection(server: Any) -> None:
+    from mufin.fetch.download import Downloader
+
+    with Downloader(Settings(**QUICK)) as downloader:
+        for _ in range(2):
+            with pytest.raises(Failure, match="HTTP 404"):
+                downloader.fetch(f"{server.url}/missing")
+        assert downloader.fetch(f"{server.url}/redirect?to=/ok/1.png") == made.png(1)
+        (connection,) = downloader.pool.connections
+        assert "Request Count: 4" in connection.info()
+
+
 def test_a_handshake_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
     start = time.monotonic()
     with made.dripping() as port:
@@ -264,12 +288,12 @@ def test_a_name_that_changes_its_address_is_not_followed(
 
     dialled = []
 
-    def dial(address: tuple[str, int], timeout: float) -> Any:
+    def dial(address: tuple[str, int], timeout: float, source_address: None = None) -> Any:
         dialled.append(address[0])
         raise ConnectionRefusedError(111, "refused")
 
     monkeypatch.setattr("mufin.fetch.addresses.socket.getaddrinfo", look_up)
-    monkeypatch.setattr("mufin.fetch.download.socket.create_connection", dial)
+    monkeypatch.setattr("socket.create_connection", dial)
     with Downloader(Settings()) as downloader, pytest.raises(Failure, match="connection failed"):
         downloader.fetch(f"http://rebind.example.com:{server.server_port}/ok/1.png")
     assert dialled == ["93.184.216.34"]
@@ -292,11 +316,12 @@ def test_addresses() -> None:
         "http://[fe80::1%eth0]/",
         "http://127.0.0%2e1/",
         "data:x",
+        "http://a/" + "b" * 8000,
     ):
         with pytest.raises(Failure):
             parse(wrong)
     with pytest.raises(Failure, match="not found"):
-        resolve(parse("http://nowhere.invalid/"), allow_private=True)
+        resolve("nowhere.invalid", 80, allow_private=True)
 
 
 def test_a_killed_run_goes_on(server: Any, tmp_path: Path) -> None:

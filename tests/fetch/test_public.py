@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mufin.fetch.addresses import parse, resolve
+from mufin.fetch.addresses import resolve
 from mufin.fetch.public import SPECIAL4, SPECIAL6, is_public
 from mufin.fetch.settings import Failure
 
@@ -101,5 +101,5 @@ def test_a_name_with_one_address_inside_is_refused(address: str, monkeypatch: py
 
     monkeypatch.setattr("mufin.fetch.addresses.socket.getaddrinfo", look_up)
     with pytest.raises(Failure, match=f"refused: mixed.example is at {address}"):
-        resolve(parse("http://mixed.example/"), allow_private=False)
-    assert resolve(parse("http://mixed.example/"), allow_private=True) == ["93.184.216.34", address]
+        resolve("mixed.example", 80, allow_private=False)
+    assert resolve("mixed.example", 80, allow_private=True) == ["93.184.216.34", address]

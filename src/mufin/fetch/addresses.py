@@ -16,6 +16,7 @@ from mufin.fetch.public import is_public
 from mufin.fetch.settings import Failure
 
 PORTS = {"http": 80, "https": 443}
+LONGEST = 8000  # characters of a path and query; servers refuse more, and a short request never blocks
 
 
 @dataclass(frozen=True)
@@ -65,32 +66,34 @@ def parse(url: str, base: str | None = None) -> Target:
     except UnicodeError:
         raise Failure("not an address: the host cannot be read") from None
     path = _quoted(parts.path or "/") + (f"?{_quoted(parts.query)}" if parts.query else "")
+    if len(path) > LONGEST:
+        raise Failure(f"an address with more than {LONGEST:,} characters after the host")
     return Target(scheme, host, PORTS[scheme] if port is None else port, path)
 
 
-def resolve(target: Target, allow_private: bool, seconds: float = 30.0) -> list[str]:
-    """The addresses to connect to, one or more; a Failure if any of them is not public."""
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in _looked_up(target, seconds)))
+def resolve(host: str, port: int, allow_private: bool, seconds: float = 30.0) -> list[str]:
+    """Return the addresses of a host, one or more; raise a Failure if any of them is not public."""
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in _looked_up(host, port, seconds)))
     for text in addresses:
         if not allow_private and not is_public(text):
-            raise Failure(f"refused: {target.host} is at {text}, which is not on the public internet")
+            raise Failure(f"refused: {host} is at {text}, which is not on the public internet")
     if not addresses:
         raise Failure("host not found", passing=True)
     return addresses
 
 
-def _looked_up(target: Target, seconds: float) -> list[Any]:
-    """Ask the resolver, in a thread of its own: `getaddrinfo` itself takes no limit of time."""
+def _looked_up(host: str, port: int, seconds: float) -> list[Any]:
+    """Ask the resolver in a thread of its own, because `getaddrinfo` has no timeout."""
     found: list[Any] = []
     errors: list[Exception] = []
 
     def look_up() -> None:
         try:
-            found.extend(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except Exception as error:
             errors.append(error)
 
-    # A daemon: one that is given up ends when the resolver gives up, and never delays the end of the program.
+    # A daemon thread: an abandoned one ends when the resolver gives up, and does not delay the exit.
     thread = threading.Thread(target=look_up, name="mufin-fetch-name", daemon=True)
     thread.start()
     thread.join(max(0.0, seconds))

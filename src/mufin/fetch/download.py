@@ -1,37 +1,45 @@
-"""One download: connections to judged addresses, redirects, limits of time and size."""
+"""Download one address: guarded connections, redirects, limits on time and size."""
 
 from __future__ import annotations
 
 import email.utils
-import http.client
-import socket
 import ssl
-import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
+
+import httpcore2 as httpcore
 
 from mufin.fetch.addresses import Target, parse, resolve
 from mufin.fetch.settings import Failure, Settings
 from mufin.version import VERSION
 
-CHUNK = 1 << 16
-IDLE = 15.0  # seconds after which a kept connection is not used again
-PASSING = (408, 425, 429, 500, 502, 503, 504)
+CHUNK = 1 << 16  # bytes of a redirect or an error that are read to keep the connection
+IDLE_SECONDS = 15.0  # after which an idle connection is closed
+IDLE_CONNECTIONS = 100  # kept open at most
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 MOVED = (301, 302, 303, 307, 308)
+HEADERS = (
+    ("User-Agent", f"mufin/{VERSION}"),
+    ("Accept", "image/*,*/*;q=0.1"),
+    ("Accept-Encoding", "identity"),
+)
 
 
 class Downloader:
-    """Fetches addresses from any thread; connections are kept for the next picture of a host."""
+    """Fetch addresses from any thread; connections are reused for the next image of a host."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.idle: dict[tuple[str, str, int], deque[tuple[float, _Connection]]] = defaultdict(deque)
-        self.lock = threading.Lock()
+        self.pool = httpcore.ConnectionPool(
+            ssl_context=ssl.create_default_context(),
+            max_connections=None,  # one per worker
+            max_keepalive_connections=IDLE_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=GuardedBackend(settings.allow_private),
+        )
 
     def __enter__(self) -> Downloader:
         return self
@@ -39,150 +47,141 @@ class Downloader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for kept in self.idle.values():
-            for _, connection in kept:
-                connection.close()
+        self.pool.close()
 
     def fetch(self, url: str, limit: int | None = None) -> bytes:
-        """The bytes at an address, after redirects; a Failure says why there are none."""
+        """Return the bytes at an address, after redirects; raise a Failure if there are none."""
         deadline = time.monotonic() + self.settings.timeout
         target = parse(url)
         for _ in range(self.settings.redirects + 1):
-            found = self._ask(target, deadline, limit or self.settings.max_bytes)
+            found = self._get(target, deadline, limit or self.settings.max_bytes)
             if isinstance(found, bytes):
                 return found
             target = parse(found, target.url)
         raise Failure(f"more than {self.settings.redirects} redirects")
 
-    def _ask(self, target: Target, deadline: float, limit: int) -> bytes | str:
-        """The body, or where it has moved to."""
-        kept = self._kept(target)
-        if kept is not None:
+    def _get(self, target: Target, deadline: float, limit: int) -> bytes | str:
+        """Return the body, or the address it has moved to."""
+        while True:
+            trace = _Trace()
             try:
-                return self._exchange(kept, target, deadline, limit)
+                return self._exchange(target, deadline, limit, trace)
             except Failure as failure:
-                # The host may have closed a connection that we kept; what it says on a new one counts.
-                if not failure.passing or failure.wait is not None or time.monotonic() > deadline:
+                # A host may have closed a kept connection; only its answer on a new one counts.
+                kept = not trace.connected and time.monotonic() < deadline
+                if not kept or not failure.passing or failure.wait is not None:
                     raise
-        addresses = resolve(target, self.settings.allow_private, deadline - time.monotonic())
-        return self._exchange(_Connection(target, addresses, self._tls), target, deadline, limit)
 
-    def _exchange(self, connection: _Connection, target: Target, deadline: float, limit: int) -> bytes | str:
-        good = False
-        try:
-            with _explained(), connection.ask(target, deadline) as answer:
-                found = self._read(answer, limit)
-                good = answer.isclosed() and not answer.will_close
-        finally:
-            if good:
-                with self.lock:
-                    self.idle[target.site].append((time.monotonic(), connection))
-            else:
-                connection.close()
-        return found
+    def _exchange(self, target: Target, deadline: float, limit: int, trace: _Trace) -> bytes | str:
+        url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+        # The pool passes these on to our streams, which read them as points in time.
+        timeouts = {"connect": deadline, "read": deadline, "write": deadline}
+        request = self.pool.stream(
+            "GET", url, headers=[*HEADERS, ("Host", target.netloc)],
+            extensions={"timeout": timeouts, "trace": trace},
+        )  # fmt: skip
+        with _explained(), request as response:
+            return _read(response, limit)
 
-    def _read(self, answer: http.client.HTTPResponse, limit: int) -> bytes | str:
-        if answer.status in MOVED and answer.getheader("Location"):
-            if (answer.length or 0) <= CHUNK:
-                answer.read(CHUNK)
-            return str(answer.getheader("Location"))
-        if answer.status != 200:
-            passing = answer.status in PASSING
-            wait = _retry_after(answer.getheader("Retry-After")) if passing else None
-            answer.read(CHUNK)
-            raise Failure(f"HTTP {answer.status}", passing, wait)
-        if answer.length is not None and answer.length > limit:
-            raise Failure(f"bigger than {limit:,} bytes")
-        parts, size = [], 0
-        while part := answer.read(CHUNK):
+
+class GuardedBackend(httpcore.SyncBackend):
+    """Connect to public addresses only: look up a name, judge all its addresses, connect to one of those."""
+
+    def __init__(self, allow_private: bool) -> None:
+        self.allow_private = allow_private
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Connect to the first address that answers; each gets its share of the time left."""
+        addresses = resolve(host, port, self.allow_private, _left(timeout))
+        for place, address in enumerate(addresses[:-1]):
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                share = _left(timeout) / (len(addresses) - place)
+                return _Stream(super().connect_tcp(address, port, share))
+        return _Stream(super().connect_tcp(addresses[-1], port, _left(timeout)))
+
+
+class _Stream(httpcore.NetworkStream):
+    """A stream whose `timeout` is a point in time.
+
+    A plain timeout starts again with every byte, so a host that sends one now and then is never late.
+    """
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self.stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self.stream.read(max_bytes, _left(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.stream.write(buffer, _left(timeout))  # one packet or two: `parse` limits the address
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Stream(self.stream.start_tls(ssl_context, server_hostname, _left(timeout)))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self.stream.get_extra_info(info)
+
+
+class _Trace:
+    """Notice whether a request opened a connection."""
+
+    connected = False
+
+    def __call__(self, event: str, info: dict[str, Any]) -> None:
+        self.connected = self.connected or event == "connection.connect_tcp.started"
+
+
+def _read(response: httpcore.Response, limit: int) -> bytes | str:
+    headers = {
+        name.lower(): value for name, value in reversed(response.headers)
+    }  # the first of a name counts
+    if response.status in MOVED and headers.get(b"location"):
+        _drain(response)
+        return headers[b"location"].decode("utf-8", "replace")
+    if response.status != 200:
+        _drain(response)
+        passing = response.status in TEMPORARY
+        wait = _retry_after(headers.get(b"retry-after", b"")) if passing else None
+        raise Failure(f"HTTP {response.status}", passing, wait)
+    parts, size = [], int(headers.get(b"content-length", 0))
+    if size > limit:
+        raise Failure(f"bigger than {limit:,} bytes")
+    size = 0
+    try:
+        for part in response.iter_stream():
             size += len(part)
             if size > limit:
                 raise Failure(f"bigger than {limit:,} bytes")
             parts.append(part)
-        if answer.length:
-            raise Failure("cut short", passing=True)
-        return b"".join(parts)
-
-    def _kept(self, target: Target) -> _Connection | None:
-        with self.lock:
-            kept = self.idle[target.site]
-            while kept:
-                since, connection = kept.pop()
-                if time.monotonic() - since < IDLE:
-                    return connection
-                connection.close()
-        return None
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        context.sslsocket_class = _TimelyTls
-        return context
+    except httpcore.RemoteProtocolError:
+        raise Failure("cut short", passing=True) from None
+    return b"".join(parts)
 
 
-class _Timely(socket.socket):
-    """A socket on which everything ends by `deadline`.
-
-    The timeout of a plain socket starts again with every byte, so a host that drips is never late.
-    """
-
-    deadline: float
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        self.settimeout(_left(self.deadline))
-        return super().recv_into(*args, **kwargs)
-
-    def send(self, *args: Any, **kwargs: Any) -> int:
-        self.settimeout(_left(self.deadline))
-        return super().send(*args, **kwargs)
+def _drain(response: httpcore.Response) -> None:
+    """Read a short body to its end: only then can the connection be used again."""
+    size = 0
+    for part in response.iter_stream():
+        size += len(part)
+        if size > CHUNK:
+            return
 
 
-class _TimelyTls(_Timely, ssl.SSLSocket):
-    """The same with TLS."""
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection to the first judged address that answers; the name is for certificate and request."""
-
-    def __init__(self, target: Target, addresses: list[str], tls: ssl.SSLContext) -> None:
-        super().__init__(target.host, target.port)
-        self.scheme, self.addresses, self.tls = target.scheme, addresses, tls
-        self.deadline = 0.0
-
-    def connect(self) -> None:
-        plain = self._first()
-        wire = self.sock = _Timely(plain.family, plain.type, plain.proto, plain.detach())
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wire.settimeout(_left(self.deadline))
-        if self.scheme == "https":  # the timeout of a handshake holds for all of it
-            wire = self.sock = cast(_TimelyTls, self.tls.wrap_socket(wire, server_hostname=self.host))
-        wire.deadline = self.deadline
-
-    def _first(self) -> socket.socket:
-        """Each address has its share of the time left, so that a silent one does not use up all of it."""
-        for place, address in enumerate(self.addresses[:-1]):
-            with suppress(OSError):
-                share = _left(self.deadline) / (len(self.addresses) - place)
-                return socket.create_connection((address, self.port), share)
-        return socket.create_connection((self.addresses[-1], self.port), _left(self.deadline))
-
-    def ask(self, target: Target, deadline: float) -> http.client.HTTPResponse:
-        """Send a request; the answer's head. Its body, too, ends by the deadline."""
-        self.deadline = deadline
-        if isinstance(self.sock, _Timely):  # kept since the last one; a new one connects when it sends
-            self.sock.deadline = deadline
-            self.sock.settimeout(_left(deadline))
-        self.putrequest("GET", target.path, skip_host=True, skip_accept_encoding=True)
-        self.putheader("Host", target.netloc)
-        self.putheader("User-Agent", _agent())
-        self.putheader("Accept", "image/*,*/*;q=0.1")
-        self.putheader("Accept-Encoding", "identity")
-        self.endheaders()
-        return self.getresponse()
-
-
-def _left(deadline: float) -> float:
-    """Seconds until then; a TimeoutError when there are none."""
+def _left(deadline: float | None) -> float:
+    """Return the seconds until then; raise a TimeoutError if there are none."""
+    assert deadline is not None
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -191,31 +190,25 @@ def _left(deadline: float) -> float:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Every way in which a connection fails, as a Failure."""
+    """Turn every error of a connection into a Failure."""
     try:
         yield
-    except TimeoutError:
+    except (TimeoutError, httpcore.TimeoutException):
         raise Failure("took too long", passing=True) from None
-    except ssl.SSLCertVerificationError as error:
-        raise Failure(f"certificate not valid: {error.verify_message}") from None
-    except http.client.IncompleteRead:
-        raise Failure("cut short", passing=True) from None
-    except (http.client.HTTPException, ValueError) as error:
-        raise Failure(f"not HTTP ({type(error).__name__})", passing=True) from None
-    except OSError as error:
-        raise Failure(f"connection failed ({error.strerror or type(error).__name__})", passing=True) from None
+    except (httpcore.NetworkError, OSError) as error:
+        cause = error.args[0] if error.args else error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise Failure(f"certificate not valid: {cause.verify_message}") from None
+        reason = getattr(cause, "strerror", None) or type(cause).__name__
+        raise Failure(f"connection failed ({reason})", passing=True) from None
+    except (httpcore.ProtocolError, ValueError):
+        raise Failure("not HTTP", passing=True) from None
 
 
-@cache
-def _agent() -> str:
-    return f"mufin/{VERSION}"
-
-
-def _retry_after(text: str | None) -> float | None:
-    """Seconds to wait, from seconds or a date."""
-    if text is None:
-        return None
-    if text.strip().isdigit():
+def _retry_after(header: bytes) -> float | None:
+    """Return the seconds to wait, from a number or a date."""
+    text = header.decode("ascii", "replace").strip()
+    if text.isdigit():
         return float(text)
     date = email.utils.parsedate_tz(text)
     return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
