@@ -113,13 +113,13 @@ def test_pictures_that_were_there_stay(server: Any, tmp_path: Path) -> None:
         ("loop", "more than 5 redirects", {}),
         ("long", "cut short", {}),
         ("short", "damaged or cut short", {}),
-        ("html-as-picture", "not a picture", {}),
+        ("html-as-picture", "not an image", {}),
         ("huge_said", "bigger than", {}),
         ("huge_endless", "bigger than 100,000 bytes", {"max_bytes": 100_000}),
         ("bomb", "too many pixels", {}),
-        ("postscript", "not a picture", {}),
+        ("postscript", "not an image", {}),
         ("empty", "empty", {}),
-        ("redirect?to=file:///etc/passwd", "scheme 'file' is not fetched", {}),
+        ("redirect?to=file:///etc/passwd", "scheme 'file' is not supported", {}),
         ("redirect?to=//user:secret@example.com/x.png", "password", {}),
     ],
 )
@@ -249,7 +249,7 @@ def test_only_so_many_at_a_time_from_a_host(server: Any, tmp_path: Path) -> None
 
 def test_robots(server: Any, tmp_path: Path) -> None:
     done = fetch(shop(tmp_path / "shop", [f"{server.url}/slow/1.png", f"{server.url}/ok/1.png"]), robots=True)
-    assert list(done.failed.values()) == ["robots.txt says no"]
+    assert list(done.failed.values()) == ["forbidden by robots.txt"]
     assert server.asked == {"/robots.txt": 1, "/ok/1.png": 1}
 
 

@@ -1,1 +1,1 @@
-"""Downloading the pictures of a catalogue, politely and without trusting anybody."""
+"""Download the images of a catalogue, politely and without trusting any host."""

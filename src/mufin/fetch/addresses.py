@@ -1,7 +1,7 @@
-"""Which addresses may be connected to: HTTP on the public internet, and nothing behind our own door.
+"""Which addresses may be connected to: HTTP on the public internet, nothing in private networks.
 
-A name is looked up once, all its addresses are judged, and the connection goes to one that was judged: a name
-that points elsewhere a moment later (DNS rebinding) changes nothing. Redirects are judged like any other.
+A name is looked up once per connection, all its addresses are judged, and the connection goes to one of them:
+a name that points elsewhere a moment later (DNS rebinding) changes nothing. Redirects are judged alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 8000  # characters of a path and query; servers refuse more, and a sho
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes: scheme, host and port to name in it, and the path to ask for."""
+    """Where a request goes: scheme, host, port, and the path with its query."""
 
     scheme: str
     host: str
@@ -29,45 +29,40 @@ class Target:
     path: str
 
     @property
-    def site(self) -> tuple[str, str, int]:
-        """What connections can be shared by."""
-        return self.scheme, self.host, self.port
-
-    @property
     def netloc(self) -> str:
-        """The host as a header names it."""
+        """The host and port, as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """All of it."""
+        """The whole address."""
         return f"{self.scheme}://{self.netloc}{self.path}"
 
 
 def parse(url: str, base: str | None = None) -> Target:
-    """The target of an address, relative to `base` in a redirect; a Failure when it cannot be fetched."""
+    """Return the target of an address, relative to `base`; raise a Failure if it may not be fetched."""
     try:
         parts = urlsplit(urljoin(base, url) if base else url)
         scheme, host = parts.scheme.lower(), parts.hostname
         port = parts.port
     except ValueError:
-        raise Failure("not an address") from None
+        raise Failure("not a URL") from None
     if scheme not in PORTS:
-        raise Failure(f"scheme {scheme or 'missing'!r} is not fetched, only http and https")
+        raise Failure(f"scheme {scheme or 'missing'!r} is not supported, only http and https")
     if not host:
-        raise Failure("an address without a host")
+        raise Failure("a URL without a host")
     if parts.username is not None or parts.password is not None:
-        raise Failure("an address with a password is not fetched")
-    if "%" in host:  # fe80::1%eth0: an address of a link of ours
-        raise Failure("an address with a zone or an escaped host is not fetched")
+        raise Failure("URLs with a password are not fetched")
+    if "%" in host:  # fe80::1%eth0: an address of a local link
+        raise Failure("URLs with a zone or an escaped host are not fetched")
     try:
         host = host if ":" in host else host.encode("idna").decode("ascii").lower()
     except UnicodeError:
-        raise Failure("not an address: the host cannot be read") from None
+        raise Failure("not a URL: invalid host") from None
     path = _quoted(parts.path or "/") + (f"?{_quoted(parts.query)}" if parts.query else "")
     if len(path) > LONGEST:
-        raise Failure(f"an address with more than {LONGEST:,} characters after the host")
+        raise Failure(f"a URL with more than {LONGEST:,} characters after the host")
     return Target(scheme, host, PORTS[scheme] if port is None else port, path)
 
 
@@ -98,7 +93,7 @@ def _looked_up(host: str, port: int, seconds: float) -> list[Any]:
     thread.start()
     thread.join(max(0.0, seconds))
     if thread.is_alive():
-        raise Failure("took too long: the host's name was not found in time", passing=True)
+        raise Failure("took too long: the host name was not resolved in time", passing=True)
     if errors and not isinstance(errors[0], OSError | UnicodeError):
         raise errors[0]
     if errors:
@@ -107,7 +102,7 @@ def _looked_up(host: str, port: int, seconds: float) -> list[Any]:
 
 
 def _quoted(text: str) -> str:
-    """Blanks and letters beyond ASCII percent-encoded; what is encoded already stays."""
+    """Percent-encode blanks and non-ASCII characters; keep what is encoded already."""
     return "".join(
         chr(byte) if 0x20 < byte < 0x7F and chr(byte) not in '"<>\\^`{|}' else f"%{byte:02X}"
         for byte in text.encode("utf-8", "surrogatepass")

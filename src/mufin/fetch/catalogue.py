@@ -1,8 +1,7 @@
-"""The pictures of a catalogue folder: which are missing, what came of each, and the tables afterwards.
+"""Download the images of a catalogue folder, and list the files in its tables.
 
-`_fetched.jsonl` in the folder has a line for each address that is through, written as it happens: a run that
-is killed goes on where it was. Afterwards the files are named in `images` of the tables, in the order of
-`image_urls`.
+`_fetched.jsonl` in the folder gets a line for each finished address at once, so that an interrupted run can
+continue. At the end the files are listed in `images` of the tables, in the order of `image_urls`.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from mufin.progress import Progress
 
 JOURNAL, FAILED = "_fetched.jsonl", "_failed.jsonl"
 ROWS = 8192  # rows of a table written at a time
-SHOWN = 5  # addresses named for each reason
+SHOWN = 5  # addresses listed per reason
 
 
 @dataclass
 class Fetched:
-    """What came of it."""
+    """The result of a run."""
 
-    wanted: int = 0  # different addresses
-    kept: int = 0  # were there already
+    wanted: int = 0  # distinct addresses
+    kept: int = 0  # downloaded before
     fetched: int = 0
     failed: dict[str, str] = field(default_factory=dict)  # address → reason
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers, and how often each reason."""
+        """Return the counts, also by reason."""
         reasons = dict(Counter(self.failed.values()).most_common())
         return {
             "wanted": self.wanted,
@@ -53,7 +52,7 @@ class Fetched:
         }
 
     def lines(self) -> list[str]:
-        """What failed, to be read by people."""
+        """Return the failures as lines of text."""
         lines = []
         for reason, count in Counter(self.failed.values()).most_common():
             lines.append(f"failed   {reason} ({count:,})")
@@ -69,11 +68,11 @@ def fetch_folder(
     retry_failed: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
-    """Download what the tables of a catalogue name in `image_urls`, and name the files in `images`."""
+    """Download the `image_urls` of a catalogue's tables, and list the files in `images`."""
     progress = progress or Progress(quiet=True)
     found = files.find(folder)
     if "items" not in found:
-        raise CatalogueError("no items.jsonl or items.parquet in it", folder)
+        raise CatalogueError("no items.jsonl or items.parquet", folder)
     tables = {name: read_items(found[name]) for name in ("items", "labels") if name in found}
     tables = {name: items for name, items in tables.items() if "image_urls" in items.table.column_names}
     if not tables:
@@ -83,7 +82,7 @@ def fetch_folder(
     done = Fetched(wanted=len(wanted))
     missing = [url for url in wanted if not journal.settled(url, retry_failed)]
     done.kept = sum(url in journal.files for url in wanted)
-    with progress.task("Fetching pictures", len(missing)) as task, journal:
+    with progress.task("Fetching images", len(missing)) as task, journal:
 
         def outcome(url: str, result: str | Failure) -> None:
             journal.add(url, result)
@@ -100,7 +99,7 @@ def fetch_folder(
 
 
 class Journal:
-    """Which address became which file, or why not; on disk, a line each."""
+    """The outcome of each address, one line each on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / JOURNAL
@@ -119,7 +118,7 @@ class Journal:
             entry = json.loads(line)
             url, file, reason = entry["url"], entry.get("file"), entry.get("reason")
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # the end of a run that was killed
+            return  # an interrupted write
         if isinstance(file, str) and (self.folder / file).is_file():
             self.files[url] = file
             self.failed.pop(url, None)
@@ -129,13 +128,13 @@ class Journal:
                 self.passing.add(url)
 
     def settled(self, url: str, retry_failed: bool) -> bool:
-        """True when this address needs no further try."""
+        """Return whether an address needs no further attempt."""
         if url in self.files:
             return True
         return url in self.failed and url not in self.passing and not retry_failed
 
     def add(self, url: str, result: str | Failure) -> None:
-        """Note what came of an address."""
+        """Record the outcome of an address."""
         if isinstance(result, Failure):
             self.failed[url] = result.reason
             entry = {"url": url, "reason": result.reason, "passing": result.passing}
@@ -161,7 +160,7 @@ def _urls(items: Items, per_item: int | None) -> Iterator[str]:
 
 
 def _write(items: Items, path: Path, folder: Path, fetched: dict[str, str], per_item: int | None) -> None:
-    """The table again, its pictures as paths: those it had, then those that were fetched."""
+    """Write a table with image paths: those it had, then those fetched."""
     tables = (_slice(items, start, folder, fetched, per_item) for start in range(0, max(1, len(items)), ROWS))
     if path.suffix == ".parquet":
         parquet.write(tables, path)

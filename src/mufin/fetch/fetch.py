@@ -1,4 +1,4 @@
-"""Many downloads: workers, further tries, robots, and only what is a picture."""
+"""Download many images: workers, retries, robots.txt; keep only what is an image."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mufin.fetch.download import Downloader
 from mufin.fetch.hosts import Hosts
 from mufin.fetch.settings import Failure, Settings
 
-ROBOTS = 500_000  # bytes of a robots.txt that are read
+ROBOTS = 500_000  # maximum bytes of a robots.txt
 AGENT = "mufin"
 
-Outcome = Callable[[str, str | Failure], None]  # address, file below the folder or what went wrong
+Outcome = Callable[[str, str | Failure], None]  # address; file within the folder, or failure
 
 
 def fetch_all(urls: Iterable[str], folder: Path, settings: Settings, outcome: Outcome) -> None:
-    """Download pictures into images/ of the folder; `outcome` hears of each, from one thread at a time."""
+    """Download images into images/ of the folder; call `outcome` for each, from one thread at a time."""
     (folder / "images").mkdir(exist_ok=True)
     hosts = Hosts(settings.per_host)
     for url in urls:
@@ -37,7 +37,7 @@ def fetch_all(urls: Iterable[str], folder: Path, settings: Settings, outcome: Ou
         try:
             for thread in threads:
                 thread.join()
-        finally:  # Ctrl-C: downloads under way end, nothing new begins
+        finally:  # Ctrl-C: finish running downloads, start no new ones
             hosts.stop()
             for thread in threads:
                 thread.join()
@@ -46,7 +46,7 @@ def fetch_all(urls: Iterable[str], folder: Path, settings: Settings, outcome: Ou
 
 
 class _Crew:
-    """What the workers share."""
+    """The state that workers share."""
 
     def __init__(
         self, downloader: Downloader, hosts: Hosts, folder: Path, settings: Settings, outcome: Outcome
@@ -59,20 +59,18 @@ class _Crew:
         self.error: BaseException | None = None
 
     def work(self) -> None:
-        """Take addresses until there are no more."""
+        """Download until the queue is empty."""
         try:
             while (taken := self.hosts.next()) is not None:
                 self._one(*taken)
-        except (
-            BaseException
-        ) as error:  # a full disk, say: it ends the whole, and is raised where it was started
+        except BaseException as error:  # a full disk, for example: stop all workers and raise it below
             self.error = error
             self.hosts.stop()
 
     def _one(self, url: str, tries: int) -> None:
         try:
             self._allowed(url)
-            result: str | Failure = save_picture(picture(self.downloader.fetch(url)), self.folder)
+            result: str | Failure = save_picture(checked_image(self.downloader.fetch(url)), self.folder)
         except Failure as failure:
             if failure.passing and tries < self.settings.retries:
                 self.hosts.again(url, tries + 1, self._wait(failure, tries), failure.wait is not None)
@@ -83,14 +81,14 @@ class _Crew:
         self.hosts.done(url)
 
     def _wait(self, failure: Failure, tries: int) -> float:
-        """What the host asked for, else twice as long as the last time, never all at the same moment."""
+        """Return what the host asked for, or else exponential backoff with jitter."""
         if failure.wait is not None:
             return min(failure.wait, self.settings.longest_wait)
         wait = min(self.settings.wait * 2.0**tries, self.settings.longest_wait)
         return wait * random.uniform(0.75, 1.25)
 
     def _allowed(self, url: str) -> None:
-        """A Failure where the host's robots.txt says no."""
+        """Raise a Failure if robots.txt of the host forbids the address."""
         if not self.settings.robots:
             return
         site = parse(url)
@@ -105,14 +103,14 @@ class _Crew:
                 self.hosts.pace(url, min(float(pause or 0), self.settings.longest_wait))
         rules = self.rules[root]
         if rules is not None and not rules.can_fetch(AGENT, url):
-            raise Failure("robots.txt says no")
+            raise Failure("forbidden by robots.txt")
 
     def _robots(self, root: str) -> RobotFileParser | None:
-        """The rules of a site; none where it has no robots.txt."""
+        """Return the rules of a site, or None if it has no robots.txt."""
         try:
             text = self.downloader.fetch(f"{root}/robots.txt", ROBOTS)
         except Failure as failure:
-            if failure.passing:  # no answer is not a yes
+            if failure.passing:  # no answer is no permission
                 raise
             return None
         rules = RobotFileParser()
@@ -120,12 +118,12 @@ class _Crew:
         return rules
 
 
-def picture(encoded: bytes) -> bytes:
-    """The same bytes if they are a picture of a known kind that can be decoded; a Failure if not."""
+def checked_image(encoded: bytes) -> bytes:
+    """Return the bytes if they are an image that can be decoded; raise a Failure if not."""
     if not encoded:
         raise Failure("empty")
-    if suffix_of(encoded) == ".bin":  # Pillow would try stranger formats, some of them programs
-        raise Failure("not a picture (PNG, JPEG, GIF, WebP, BMP or TIFF)")
+    if suffix_of(encoded) == ".bin":  # Pillow would try other formats, some of which are programs
+        raise Failure("not an image (PNG, JPEG, GIF, WebP, BMP or TIFF)")
     try:
         open_picture(encoded, 64)
     except PictureError as error:

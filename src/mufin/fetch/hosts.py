@@ -1,4 +1,4 @@
-"""Whose turn it is: so many downloads at a time from a host, and none from one that asked for patience."""
+"""Queue addresses by host: a few downloads at a time each, and none while a host asks us to wait."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from mufin.fetch.settings import Failure
 
 @dataclass
 class _Host:
-    waiting: deque[tuple[str, int]] = field(default_factory=deque)  # (address, tries so far)
-    later: list[tuple[float, str, int]] = field(default_factory=list)  # (not before, address, tries)
+    waiting: deque[tuple[str, int]] = field(default_factory=deque)  # (address, attempts so far)
+    later: list[tuple[float, str, int]] = field(default_factory=list)  # (not before, address, attempts)
     running: int = 0
     not_before: float = 0.0
-    pause: float = 0.0  # seconds between two starts, from robots.txt
+    pause: float = 0.0  # seconds between downloads, from robots.txt
     in_turn: bool = False
 
 
 class Hosts:
-    """A queue of addresses that hands them out host by host, in turn."""
+    """A queue of addresses that takes hosts in turn."""
 
     def __init__(self, per_host: int) -> None:
         self.per_host = per_host
         self.hosts: dict[str, _Host] = {}
         self.turns: deque[str] = deque()
         self.changed = threading.Condition()
-        self.open = 0  # addresses that are not done
+        self.open = 0  # addresses that are not finished
         self.stopped = False
 
     def add(self, url: str) -> None:
-        """Put an address into the queue of its host."""
+        """Add an address to the queue of its host."""
         with self.changed:
             self.open += 1
             self._host(url).waiting.append((url, 0))
             self._queue(url)
 
     def next(self) -> tuple[str, int] | None:
-        """An address and how often it was tried; waits for one, None when all are done."""
+        """Wait for an address and return it with its number of attempts; None when all are finished."""
         with self.changed:
             while self.open and not self.stopped:
                 now = time.monotonic()
                 found = self._ready(now)
                 if found is not None:
                     return found
-                self.changed.wait(self._patience(now))
+                self.changed.wait(self._until_next(now))
             self.changed.notify_all()
             return None
 
     def done(self, url: str) -> None:
-        """This address is through, one way or the other."""
+        """Note that an address is finished."""
         with self.changed:
             self.open -= 1
             self._host(url).running -= 1
             self.changed.notify_all()
 
     def again(self, url: str, tries: int, wait: float, whole_host: bool) -> None:
-        """Try this address again after `wait` seconds, and nothing else of its host if that asked for it."""
+        """Retry an address after `wait` seconds; `whole_host` holds back the others of its host, too."""
         with self.changed:
             host = self._host(url)
             host.running -= 1
@@ -71,12 +71,12 @@ class Hosts:
             self.changed.notify_all()
 
     def pace(self, url: str, pause: float) -> None:
-        """Start no two downloads from this host within so many seconds."""
+        """Leave at least `pause` seconds between downloads from this host."""
         with self.changed:
             self._host(url).pause = pause
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Return no more addresses."""
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
@@ -87,7 +87,7 @@ class Hosts:
             host = self.hosts[name]
             host.in_turn = bool(host.waiting or host.later)
             if not host.in_turn:
-                continue  # thousands of hosts may be through; they are not asked again and again
+                continue  # finished hosts leave the rotation: there may be thousands
             self.turns.append(name)
             due = [entry for entry in host.later if entry[0] <= now]
             if due:
@@ -100,8 +100,8 @@ class Hosts:
                 return host.waiting.popleft()
         return None
 
-    def _patience(self, now: float) -> float | None:
-        """Seconds until something may be ready by itself."""
+    def _until_next(self, now: float) -> float | None:
+        """Return the seconds until the next address becomes ready."""
         hosts = [self.hosts[name] for name in self.turns]
         times = [entry[0] for host in hosts for entry in host.later]
         times += [host.not_before for host in hosts if host.waiting and host.not_before > now]
@@ -111,7 +111,7 @@ class Hosts:
         return self.hosts.setdefault(_name(url), _Host())
 
     def _queue(self, url: str) -> None:
-        """Give the host of an address a turn, if it has none."""
+        """Put the host of an address into the rotation."""
         host = self._host(url)
         if not host.in_turn:
             host.in_turn = True
@@ -122,4 +122,4 @@ def _name(url: str) -> str:
     try:
         return parse(url).host
     except Failure:
-        return ""  # it fails when it is its turn
+        return ""  # fails when it is fetched

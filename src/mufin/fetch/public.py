@@ -1,8 +1,8 @@
 """Which IP addresses belong to the public internet.
 
-IPv6 is allowed by list (global unicast, less its special ranges), IPv4 refused by list, both from the IANA
-registries of special-purpose addresses. `ipaddress.is_global` is not asked: its answers differ between
-versions of Python, and it lets through what some registries list.
+IPv6 is allowed by list (global unicast without its special ranges), IPv4 refused by list, both from the IANA
+registries of special-purpose addresses. `ipaddress.is_global` is not used: it differs between versions of
+Python, and allows some of the listed ranges.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ SPECIAL4 = [
     for network in (
         "0.0.0.0/8",  # this host, this network
         "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # behind a carrier; metadata of some clouds (100.100.100.200)
+        "100.64.0.0/10",  # carrier-grade NAT; metadata of some clouds (100.100.100.200)
         "127.0.0.0/8",  # loopback
-        "168.63.129.16/32",  # the platform services of Azure, a public number that never leaves its host
+        "168.63.129.16/32",  # the platform services of Azure, a public address that never leaves its host
         "169.254.0.0/16",  # link-local; metadata of most clouds
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments; metadata of some clouds (192.0.0.192)
         "192.0.2.0/24",  # documentation
         "192.31.196.0/24",  # AS112, a sink for queries of private names
         "192.52.193.0/24",  # multicast tunnels (AMT)
-        "192.88.99.0/24",  # 6to4 relays, given up
+        "192.88.99.0/24",  # 6to4 relays, deprecated
         "192.168.0.0/16",  # private
         "192.175.48.0/24",  # AS112
         "198.18.0.0/15",  # benchmarks
@@ -52,14 +52,14 @@ UNIVERSAL = 0x0200_0000
 def is_public(text: str) -> bool:
     """Return whether a host at this address is on the public internet.
 
-    An IPv6 address that stands for an IPv4 address (mapped, NAT64) is judged as that one. The other embedded
+    An IPv6 address that stands for an IPv4 address (mapped, NAT64) is judged as that. The other embedded
     forms (6to4, Teredo, IPv4-compatible, translated, local NAT64) are refused whatever they contain: none of
     them is global unicast today. A NAT64 prefix that a network chose for itself cannot be recognised.
 
     >>> [is_public(a) for a in ("93.184.216.34", "127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254")]
     [True, False, False, False]
     """
-    if "%" in text:  # a zone: only addresses of a link have one
+    if "%" in text:  # a zone: a link-local address
         return False
     try:
         address = ip_address(text)
