@@ -10,7 +10,7 @@ import pytest
 from mufin import plane as module
 from mufin.evaluate.report import maps
 from mufin.plane import Points, plane
-from mufin.serve import project
+from mufin.serve import layout
 
 
 def three_groups() -> Points:
@@ -35,11 +35,11 @@ def test_groups_of_vectors_are_groups_of_points() -> None:
 def test_service_and_report_have_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.nice", lambda _: 0)  # the test runs on at its own priority
     np.save(tmp_path / "vectors.npy", three_groups())
-    project.main(str(tmp_path / "vectors.npy"), str(tmp_path / "points.npy"))
+    layout.main(str(tmp_path / "vectors.npy"), str(tmp_path / "points.npy"))
     points, how = plane(three_groups())
     assert np.array_equal(np.load(tmp_path / "points.npy"), points)
     assert (tmp_path / "points.txt").read_text() == how
-    assert maps.plane is project.plane
+    assert maps.plane is layout.plane
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 8), (3, 8), (9, 8), (5, 1), (30, 1)])

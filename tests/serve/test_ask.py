@@ -131,15 +131,14 @@ def test_examples_without_a_memory_are_embedded(served: tuple[Path, Path], shop:
 
     import torch
 
-    from mufin.serve.examples import Examples
-    from mufin.serve.shelf import Shelf
+    from mufin.serve.catalogue_view import CatalogueView, Examples
 
     class Direct:
         async def call(self, call: Any) -> Any:
             return call()
 
     model = load(served[0])
-    remembered = Examples(model, Shelf(Catalogue.read(served[1])), Direct())  # type: ignore[arg-type]
+    remembered = Examples(model, CatalogueView(Catalogue.read(served[1])), Direct())  # type: ignore[arg-type]
     assert len(remembered.vectors) == len(model.points)
     x = model.embed(Item(texts=["red circle"])).vector()[0]
     expected = asyncio.run(remembered.nearest(x, "q-red"))
@@ -156,8 +155,8 @@ def test_attention_is_similarity_where_there_is_none(served: tuple[Path, Path]) 
 
     from mufin.bag import Bag
     from mufin.rank.ranker import Ranker
-    from mufin.serve.explain import attention
     from mufin.serve.live import State
+    from mufin.serve.routes.explain import attention
 
     model = load(served[0])
     model.ranker = Ranker(model.config.override(["rank.cross=none"]))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mufin.serve import connections, reading
+from mufin.serve import connections, middleware
 from mufin.serve.connections import Door
 from serving import Process, listening, until
 
@@ -88,7 +88,7 @@ def test_a_head_without_end_is_cut(served: tuple[Path, Path]) -> None:
 
 
 def test_a_body_that_drips_is_given_up(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SECONDS", 0.3)
+    monkeypatch.setattr(middleware, "SECONDS", 0.3)
     with connected(server) as client:
         client.sendall(posting(1000) + b"{")
         said = client.recv(4096)
@@ -129,7 +129,7 @@ def test_silent_connections_beyond_the_limit_of_open_files_are_no_outage(
         with urllib.request.urlopen(f"{service.address}/v1/model", timeout=10) as found:
             assert found.status == 200
     _, errors = service.stop(signal.SIGTERM)
-    assert errors.count("128 connections are open, which is the limit") == 1, errors
+    assert errors.count("128 connections are open, the maximum") == 1, errors
 
 
 def test_a_client_that_goes_away_is_no_error(server: Any) -> None:

@@ -82,9 +82,9 @@ def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
     files = [("image", ("fat.png", fat, "image/png"))]
     assert client.post("/v1/recommend", files=files).status_code in (413, 422)
     many = {"items": [{"images": [small] * 13}] * 5}
-    assert_problem(client.post("/v1/recommend", json=many), 413, "65 pictures")
+    assert_problem(client.post("/v1/recommend", json=many), 413, "65 images")
     labels = {"labels": [{"id": f"l{n}", "images": [small] * 13} for n in range(5)]}
-    assert_problem(client.post("/v1/labels", json=labels), 413, "65 pictures")
+    assert_problem(client.post("/v1/labels", json=labels), 413, "65 images")
     wide = base64.b64encode(png_bomb(6_000)).decode()  # each is small enough, all are not
     together = {"items": [{"texts": ["x"], "images": [wide]}] * 5}
     assert_problem(client.post("/v1/recommend", json=together), 413, "180,000,000 pixels")
@@ -116,7 +116,7 @@ def test_values_are_counted_before_they_are_parsed(client: TestClient) -> None:
 
 
 def test_values_of_json_are_counted_up_to_a_bound() -> None:
-    from mufin.serve.body import count_values
+    from mufin.serve.requests import count_values
 
     assert count_values(b'{"a": [1, 2, {"b": "c, [d]"}]}', 100) == 7, "an upper bound is enough for few"
     assert count_values(b'{"a": [1, 2, {"b": "c, [d]"}]}', 5) == 5
@@ -180,7 +180,7 @@ def test_bodies_that_are_wrong(client: TestClient) -> None:
         assert_problem(client.post("/v1/recommend", content=content, headers=headers), 422)
     assert_problem(ask(client, {"texts": ["red"], "colour": 1}), 422, "colour")
     assert_problem(ask(client, {"texts": ["red"], "id": "red-bar-4"}), 422, "not both")
-    assert_problem(ask(client, {"texts": [" \n"]}), 422, "nothing to look at")
+    assert_problem(ask(client, {"texts": [" \n"]}), 422, "the item is empty")
     assert_problem(ask(client, {"id": "nobody"}), 422, "nobody")
     assert_problem(ask(client, {"texts": ["red"]}, allow=["nobody"]), 422, "nobody")
     assert_problem(ask(client, {"texts": ["red"]}, k="3"), 422)
@@ -198,7 +198,7 @@ def test_unknown_addresses_and_methods(client: TestClient) -> None:
         assert_problem(client.get(f"/page{path}"), 404)
     assert_problem(client.post("/page/app.js"), 405)
     assert_problem(client.put("/v1/recommend"), 405)
-    assert_problem(client.get("/v1/labels/q-red/image/0"), 404, "no picture 0")
+    assert_problem(client.get("/v1/labels/q-red/image/0"), 404, "no image 0")
     assert_problem(client.get("/docs"), 404)
 
 
@@ -223,7 +223,7 @@ def test_an_error_inside_tells_nothing(client: TestClient, monkeypatch: pytest.M
 
     monkeypatch.setattr(Service, "facts", lambda self: 1 / 0)
     answer = client.get("/v1/model")
-    assert_problem(answer, 500, "its log says why")
+    assert_problem(answer, 500, "see its log")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "division" not in answer.text
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient as Client
 
-from mufin.serve.page import FOLDER, PageFiles
+from mufin.serve.routes.page import FOLDER, PageFiles
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -50,7 +50,7 @@ def test_a_changed_file_and_a_new_version_have_new_tags(
     tags = [client.get("/app.js").headers["etag"]]
     os.utime(file, (1, 1))
     tags.append(client.get("/app.js").headers["etag"])
-    monkeypatch.setattr("mufin.serve.page.VERSION", "another")
+    monkeypatch.setattr("mufin.serve.routes.page.VERSION", "another")
     tags.append(client.get("/app.js").headers["etag"])
     assert len({*tags}) == 3
     assert client.get("/app.js", headers={"If-None-Match": tags[0]}).status_code == 200

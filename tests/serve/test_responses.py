@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from mufin.serve import responses, samples
-from mufin.serve.labels import FULL
+from mufin.serve import responses
+from mufin.serve.routes.labels import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
 API = (ROOT / "src/mufin/serve/page/api.js").read_text("utf-8")
@@ -20,15 +20,15 @@ API = (ROOT / "src/mufin/serve/page/api.js").read_text("utf-8")
 @pytest.mark.parametrize(
     ("model", "sample"),
     [
-        (responses.Recommended, samples.RECOMMEND),
-        (responses.Explained, samples.EXPLAIN),
-        (responses.Labels, samples.LABELS),
+        (responses.Recommended, responses.RECOMMEND),
+        (responses.Explained, responses.EXPLAIN),
+        (responses.Labels, responses.LABELS),
         (responses.FullLabel, FULL),
-        (responses.Items, samples.ITEMS),
-        (responses.AddedLabels, samples.ADDED),
-        (responses.AddedExamples, samples.EXAMPLES),
-        (responses.Removed, samples.REMOVED),
-        (responses.Map, samples.MAP),
+        (responses.Items, responses.ITEMS),
+        (responses.AddedLabels, responses.ADDED),
+        (responses.AddedExamples, responses.EXAMPLES),
+        (responses.Removed, responses.REMOVED),
+        (responses.Map, responses.MAP),
     ],
 )
 def test_examples_of_the_schema_are_answers(model: type[BaseModel], sample: object) -> None:

@@ -160,7 +160,7 @@ def test_the_map_is_made_once_and_follows_the_labels(model_folder: Path) -> None
 
 
 def test_clusters_have_names_of_their_own_words() -> None:
-    from mufin.serve.groups import by_category, by_cluster
+    from mufin.serve.layout import by_category, by_cluster
 
     random = np.random.default_rng(0)
     words = ["desk", "lamp", "shoe"]

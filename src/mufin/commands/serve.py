@@ -52,9 +52,9 @@ def serve(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from mufin.serve.limits import Settings
     from mufin.serve.log import set_up
+    from mufin.serve.middleware import is_loopback
     from mufin.serve.run import build_service, listen
     from mufin.serve.run import run as answer
-    from mufin.serve.security import is_loopback
 
     local = is_loopback(host)
     settings = Settings(
@@ -73,9 +73,9 @@ def _say(service: Service, address: str) -> None:
     facts = service.facts()
     remembered = f", {facts['memory']:,} training points" if facts["memory"] else ""
     lines = [f"model      {facts['name']}: {facts['living']:,} labels{remembered}"]
-    if service.shelf is not None:
-        splits = ", ".join(service.shelf.splits) or "none"
-        lines.append(f"catalogue  {len(service.shelf.items):,} items, splits: {splits}")
+    if service.catalogue is not None:
+        splits = ", ".join(service.catalogue.splits) or "none"
+        lines.append(f"catalogue  {len(service.catalogue.items):,} items, splits: {splits}")
     writes = "with the token" if facts["needs_token"] else "from this machine" if facts["writable"] else "off"
     lines += [f"writing    {writes}", f"Open       {address}"]
     typer.echo("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Answer: many requests ranked together, each as if it had come alone."""
+"""Rank many requests together, with the same answers as one by one."""
 
 from __future__ import annotations
 
@@ -6,53 +6,88 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy.sparse import csr_matrix
 
+from mufin.data.item import Item
+from mufin.data.items import Items
+from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import UsageError
 from mufin.hits import Ranked
+from mufin.serve.catalogue_view import CatalogueView
 from mufin.serve.live import Live, State
 from mufin.serve.metrics import Metrics
 from mufin.serve.problem import Problem
-from mufin.serve.query import Query, table_of
-from mufin.serve.shelf import Shelf
 from mufin.signals.base import Query as ModelQuery
 
 
 @dataclass(frozen=True)
+class Query:
+    """An item with its images decoded to the size that the model reads."""
+
+    id: str = ""
+    texts: tuple[str, ...] = ()
+    images: tuple[Image.Image, ...] = ()
+
+
+class Decoded(Pictures):
+    """Images that are decoded already."""
+
+    def __init__(self, rows: Sequence[tuple[Image.Image, ...]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        # Encoders accept anything that can be opened; only stored images must be bytes or paths.
+        return cast("tuple[Encoded, ...]", self.rows[row])
+
+    def counts(self) -> np.ndarray:
+        return np.array([len(row) for row in self.rows], np.int64)
+
+
+def table_of(queries: Sequence[Query]) -> Items:
+    """Return the queries as items."""
+    plain = Items.of([Item(query.id, query.texts) for query in queries])
+    return Items(plain.table, Decoded([query.images for query in queries]))
+
+
+@dataclass(frozen=True)
 class Ask:
-    """A call of /v1/recommend."""
+    """A call of /v1/recommend, or a slice of a long one."""
 
     queries: tuple[Query, ...]
     k: int = 10
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
-    least: float = 0.0  # probability that a hit must have
-    first: int = 0  # the number of the first query in the call that this is a slice of
-    state: State | None = None  # the model that answers all slices of a long call; None: today's
+    least: float = 0.0  # minimum probability of a hit
+    first: int = 0  # number of the first query within the whole call
+    state: State | None = None  # the model that answers all slices of a call; None: the current one
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Hits of each query, as the response has them, by the model of this version."""
+    """The hits of each query, as in the response, and the version of the model."""
 
     hits: list[list[dict[str, Any]]]
     version: str
 
 
 class Answerer:
-    """Runs in the thread of the model."""
+    """Answer batches in the thread of the model."""
 
-    def __init__(self, live: Live, shelf: Shelf | None, metrics: Metrics) -> None:
-        self.live, self.shelf, self.metrics = live, shelf, metrics
+    def __init__(self, live: Live, view: CatalogueView | None, metrics: Metrics) -> None:
+        self.live, self.view, self.metrics = live, view, metrics
 
     @torch.inference_mode()
     def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
-        """The answer to each of these, or what is wrong with it."""
-        state = asks[0].state or self.live.state  # a slice of a long call comes alone
+        """Return the answer to each request, or its error."""
+        state = asks[0].state or self.live.state  # a slice of a long call is a batch of its own
         every, empty = self._read(state, [query for ask in asks for query in ask.queries])
         starts = np.cumsum([0, *(len(ask.queries) for ask in asks)])
         answers: list[Answer | Exception] = [Problem(500, "not answered")] * len(asks)
@@ -75,7 +110,7 @@ class Answerer:
         return answers
 
     def _read(self, state: State, queries: list[Query]) -> tuple[ModelQuery, set[int]]:
-        """All queries, ready to be ranked, and those that have nothing the model looks at."""
+        """Return all queries, ready to be ranked, and those without anything that the model reads."""
         with self.metrics.timed("encode"):
             features = state.model.features(table_of(queries))
             query = state.model.query(features)
@@ -89,12 +124,12 @@ class Answerer:
         return state.model.rank(chosen, k, self._hidden(state, queries), allowed)
 
     def _hidden(self, state: State, queries: list[Query]) -> csr_matrix | None:
-        """(B, L): the label an item is itself, and the filter pairs of the catalogue."""
+        """Return labels not to be shown, (B, L): the item itself, and the filter pairs of the catalogue."""
         if not any(query.id for query in queries):
             return None
         own = state.model.own_labels(table_of([Query(query.id) for query in queries]))
         ids = [query.id for query in queries]
-        pairs = None if self.shelf is None else self.shelf.hidden(ids, state.labels)
+        pairs = None if self.view is None else self.view.hidden(ids, state.labels)
         return own if pairs is None else pairs if own is None else csr_matrix(own + pairs)
 
     def _answer(self, state: State, ask: Ask, hits: list[list[dict[str, Any]]]) -> Answer:
@@ -104,15 +139,15 @@ class Answerer:
         return Answer(shown, state.version)
 
     def _mark(self, query: Query, hits: list[dict[str, Any]]) -> None:
-        row = self.shelf.row(query.id) if self.shelf is not None and query.id else None
-        truth = None if self.shelf is None or row is None else self.shelf.truth(row)
-        known = None if truth is None else set(truth)
+        row = self.view.row(query.id) if self.view is not None and query.id else None
+        labels = None if self.view is None or row is None else self.view.known_labels(row)
+        known = None if labels is None else set(labels)
         for hit in hits:
             hit["relevant"] = None if known is None else hit["label"] in known
 
 
 def _groups(asks: Sequence[Ask], state: State) -> dict[Any, list[int]]:
-    """Asks that one call of `rank` can serve: the same filters, and k that leave the shortlist as it is."""
+    """Group requests that one call of `rank` can serve: equal filters, and k of the same shortlist."""
     usual = state.model.config.retrieve.shortlist
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, ask in enumerate(asks):
@@ -121,11 +156,11 @@ def _groups(asks: Sequence[Ask], state: State) -> dict[Any, list[int]]:
 
 
 def _hits(state: State, ranked: Ranked) -> list[list[dict[str, Any]]]:
-    counts = state.pictures
+    counts = state.images
     return [
         [
             {**vars(hit), "images": int(counts[row])}
-            for hit, row in zip(hits, rows, strict=False)  # rows of −1 follow the last hit
+            for hit, row in zip(hits, rows, strict=False)  # rows of −1 pad the end
         ]
         for hits, rows in zip(state.model.hits(ranked), ranked.labels.tolist(), strict=True)
     ]
@@ -133,4 +168,4 @@ def _hits(state: State, ranked: Ranked) -> list[list[dict[str, Any]]]:
 
 def _nothing(number: int, state: State) -> Problem:
     reads = state.model.config.modalities
-    return Problem(422, f"items.{number} has nothing to look at (this model reads: {reads})")
+    return Problem(422, f"items.{number} has nothing that this model reads ({reads})")

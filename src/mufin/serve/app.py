@@ -1,4 +1,4 @@
-"""The application: addresses joined to what answers them."""
+"""The application: all routes behind the middleware."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from mufin.serve import ask, explain, labels, map, page, problem, shelves, status, writing
-from mufin.serve.guard import Guard
+from mufin.serve import problem
+from mufin.serve.middleware import Middleware
+from mufin.serve.routes import catalogue, explain, labels, page, recommend, status, writing
 from mufin.serve.service import Service
 from mufin.version import VERSION
 
 
 def build_app(service: Service) -> FastAPI:
-    """The service as an ASGI application."""
+    """Return the service as an ASGI application."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -25,15 +26,15 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="mufin",
         version=VERSION,
-        summary="The best labels for items made of texts and pictures",
+        summary="Ranks labels for items made of text and images",
         lifespan=lifespan,
-        docs_url=None,  # both load scripts from other hosts
+        docs_url=None,  # both docs pages load scripts from other hosts
         redoc_url=None,
         responses=problem.DOCUMENTED,
     )
     app.state.service = service
     problem.install(app)
-    for part in (ask, explain, writing, labels, shelves, map, status, page):
-        app.include_router(part.router)
-    app.add_middleware(Guard, service=service)
+    for route in (recommend, explain, writing, labels, catalogue, status, page):
+        app.include_router(route.router)
+    app.add_middleware(Middleware, service=service)
     return app

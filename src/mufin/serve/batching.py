@@ -1,4 +1,4 @@
-"""Batching: small requests share a forward pass; long ones are computed slice by slice between them."""
+"""Batching: small requests share a forward pass; long ones are computed in slices between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("mufin.serve")
 
 @dataclass(eq=False)
 class _Job(Generic[Ask]):
-    """Something to be done by the worker: an `ask` to be batched, or a `call` of its own."""
+    """Work for a thread: an `ask` to be batched, or a `call` of its own."""
 
     weight: int
     deadline: float
@@ -32,13 +32,13 @@ class _Job(Generic[Ask]):
 
 
 class Batcher(Generic[Ask]):
-    """Two bounded queues before a few threads: small requests, and slices of long ones.
+    """Two bounded queues in front of a few threads: small requests, and slices of long ones.
 
-    A batch is a thread's fair share of all items on their way. It waits for company only where company was
-    there a moment ago: up to `window` seconds, until that share has come. A lone caller never waits.
+    A batch is a thread's fair share of all items waiting or running. If recent batches had several items, it
+    waits up to `window` seconds for its share to arrive. A lone caller never waits.
 
-    Where both queues have work, the threads alternate: a batch of small requests, then one slice of a long
-    request, the long requests taking turns. A small request never waits for more than a slice per thread.
+    If both queues have work, the threads alternate: a batch of small requests, then one slice of a long
+    request, the long requests in turn. A small request never waits for more than a slice per thread.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Batcher(Generic[Ask]):
         threads: int = 1,
         prepare: Callable[[], Any] = lambda: None,
     ) -> None:
-        """`queue` bounds the cost of small requests, `backlog` that of long ones; threads `prepare` first."""
+        """`queue` limits the cost of small requests, `backlog` that of long ones; threads `prepare` first."""
         self.answer, self.metrics = answer, metrics
         self.window, self.size, self.queue, self.deadline = window, size, queue, deadline
         self.backlog = backlog
         self._jobs: deque[_Job[Ask]] = deque()
-        self._waiting = self._running = 0  # items in the queue, and in the threads
-        self._long: deque[deque[_Job[Ask]]] = deque()  # the slices that each long request still has
-        self._behind = 0  # what they cost
+        self._waiting = self._running = 0  # cost in the queue, and in the threads
+        self._long: deque[deque[_Job[Ask]]] = deque()  # the remaining slices of each long request
+        self._behind = 0  # their cost
         self._long_next = False
-        self._expected = 1.0  # items that a batch usually has
+        self._expected = 1.0  # cost of a usual batch
         self._changed = threading.Condition()
         self._closing = False
         self._prepare = prepare
@@ -76,24 +76,24 @@ class Batcher(Generic[Ask]):
             thread.start()
 
     async def ask(self, ask: Ask, weight: int) -> Any:
-        """The answer to `ask`, which counts as `weight` items."""
+        """Return the answer to `ask`, which costs `weight`."""
         return await self._submit(weight, ask=ask)
 
     async def ask_slices(self, slices: Sequence[tuple[Ask, int]]) -> list[Any]:
-        """The answers to the slices of a long request, each with its cost."""
+        """Return the answers to the slices of a long request, given with their costs."""
         future = asyncio.get_running_loop().create_future
         until = time.monotonic() + self.deadline
         return await self._in_turns([_Job(cost, until, future(), ask, long=True) for ask, cost in slices])
 
     async def call(self, call: Callable[[], Any], weight: int = 1) -> Any:
-        """What `call` returns when a thread runs it."""
+        """Run `call` in a thread and return its result."""
         if weight <= self.size:
             return await self._submit(weight, call=call)
         until, future = time.monotonic() + self.deadline, asyncio.get_running_loop().create_future()
         return (await self._in_turns([_Job(weight, until, future, call=call, long=True)]))[0]
 
     async def close(self) -> None:
-        """Answer what waits, take nothing more, and end the threads."""
+        """Answer what is waiting, accept nothing more, and end the threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -102,7 +102,7 @@ class Batcher(Generic[Ask]):
 
     @property
     def depth(self) -> int:
-        """Items that wait."""
+        """The cost of what is waiting."""
         return self._waiting + self._behind
 
     async def _submit(
@@ -115,7 +115,7 @@ class Batcher(Generic[Ask]):
             self._check_room(self._waiting, weight, self.queue)
             self._jobs.append(job)
             self._waiting += weight
-            # A thread that waits for company need not hear of each that comes: it would hold up the next.
+            # A thread that waits for a batch to fill is not woken for every item: that would delay the next.
             if len(self._jobs) == 1 or call or self._waiting + 0.5 >= min(self._expected, self.size):
                 self._changed.notify_all()
         try:
@@ -136,7 +136,7 @@ class Batcher(Generic[Ask]):
         except TimeoutError:
             raise _late() from None
         finally:
-            for job in slices:  # nobody waits for the others after one has failed
+            for job in slices:  # after a failure, drop the rest
                 if not job.future.cancel() and not job.future.cancelled():
                     job.future.exception()
 
@@ -144,7 +144,7 @@ class Batcher(Generic[Ask]):
         if self._closing:
             raise Problem(503, "the service is stopping", {"Retry-After": "5"})
         if waiting and waiting + weight > most:
-            raise Problem(429, "too many requests wait already; try again soon", {"Retry-After": "1"})
+            raise Problem(429, "too many requests are waiting; try again soon", {"Retry-After": "1"})
 
     # -- the threads -----------------------------------------------------------------------------------------
 
@@ -159,13 +159,13 @@ class Batcher(Generic[Ask]):
                 results = self._batch(ready)
             results += [(job, _late()) for job in jobs if job not in ready]
             with self._changed:
-                # Who is answered now may come back at once, beside those who came meanwhile.
+                # Callers that are answered now may come back at once.
                 self._expected = max(self._share(), 0.7 * self._expected)
                 self._running -= sum(job.weight for job in jobs if not job.long)
             _deliver(results)
 
     def _share(self) -> float:
-        """What each thread gets of all items on their way."""
+        """Return each thread's share of the cost waiting or running."""
         return (self._waiting + self._running) / len(self._threads)
 
     def _batch(self, jobs: list[_Job[Ask]]) -> list[tuple[_Job[Ask], Any]]:
@@ -176,7 +176,7 @@ class Batcher(Generic[Ask]):
         return list(zip(jobs, answers, strict=True))
 
     def _next(self) -> list[_Job[Ask]]:
-        """The jobs of the next batch, or one call or slice; nothing when closed and done."""
+        """Return the jobs of the next batch, or one call or slice; nothing when closed and done."""
         with self._changed:
             while True:
                 while not self._jobs and not self._long and not self._closing:
@@ -184,7 +184,7 @@ class Batcher(Generic[Ask]):
                 if self._long and (self._long_next or not self._jobs):
                     self._long_next = False
                     return [self._slice()]
-                self._wait_for_company()
+                self._wait_for_more()
                 if self._jobs:
                     self._long_next = True
                     return self._together()
@@ -192,7 +192,7 @@ class Batcher(Generic[Ask]):
                     return []
 
     def _slice(self) -> _Job[Ask]:
-        """The next slice of the long request whose turn it is."""
+        """Return the next slice of the long request whose turn it is."""
         slices = self._long.popleft()
         job = slices.popleft()
         if slices:
@@ -201,7 +201,7 @@ class Batcher(Generic[Ask]):
         return job
 
     def _together(self) -> list[_Job[Ask]]:
-        """Small requests that make a batch, or one call."""
+        """Return small requests that make a batch, or one call."""
         most = min(self.size, math.ceil(self._share()))
         taken: list[_Job[Ask]] = []
         weight = 0
@@ -215,7 +215,7 @@ class Batcher(Generic[Ask]):
         self._running += weight
         return taken
 
-    def _wait_for_company(self) -> None:
+    def _wait_for_more(self) -> None:
         until = time.monotonic() + self.window
         wanted = min(self._expected, self.size)
         while self._jobs and not self._closing and self._waiting + 0.5 < wanted:
@@ -225,7 +225,7 @@ class Batcher(Generic[Ask]):
 
 
 def _attempt(call: Callable[[], Any]) -> Any:
-    """What `call` returns, or the error that it raised."""
+    """Return the result of `call`, or the error that it raised."""
     try:
         return call()
     except Exception as error:
@@ -233,11 +233,11 @@ def _attempt(call: Callable[[], Any]) -> Any:
 
 
 def _late() -> Problem:
-    return Problem(504, "no answer in time; try again with less", {"Retry-After": "2"})
+    return Problem(504, "no answer in time; try again, or send fewer items", {"Retry-After": "2"})
 
 
 def _deliver(results: list[tuple[_Job[Any], Any]]) -> None:
-    """Hand the results to the loop of the requests, all at once."""
+    """Hand the results to the event loop, all at once."""
     if not results:
         return
 
@@ -252,5 +252,5 @@ def _deliver(results: list[tuple[_Job[Any], Any]]) -> None:
 
     try:
         results[0][0].future.get_loop().call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is gone: so is whoever waited
-        log.debug("an answer came after the end")
+    except RuntimeError:  # the loop has ended, and with it all requests
+        log.debug("an answer came after the shutdown")

@@ -1,8 +1,8 @@
-"""Connections: how many may be open, and how long a client may take to say what it wants.
+"""Connections: how many may be open, and how long a client may be silent.
 
-uvicorn waits for ever for the first byte of a request, and stops accepting without a word when no file
-descriptor is left. Here a client has a few seconds to send the head of its request, and the connection that
-has been silent longest makes room for a new one.
+uvicorn waits forever for the first byte of a request, and silently stops accepting when it runs out of file
+descriptors. Here a client has a few seconds to send the head of its request, and when all connections are
+taken, a new one replaces the one that has been silent longest.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-HEAD_SECONDS = 10.0  # until the head of a request must have come
-HEAD_BYTES = 1 << 16  # that it may have
-WRITE_SECONDS = 30.0  # that a client may stop reading its answer
+HEAD_SECONDS = 10.0  # to send the head of a request
+HEAD_BYTES = 1 << 16  # maximum size of a head
+WRITE_SECONDS = 30.0  # that a client may pause reading its answer
 CONNECTIONS = 1000
-RESERVED = 128  # file descriptors for models, threads, saving
-TOLD_EVERY = 60.0  # seconds
+RESERVED = 128  # file descriptors for everything else
+LOG_EVERY = 60.0  # seconds
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 )
@@ -27,7 +27,7 @@ log = logging.getLogger("mufin.serve")
 
 
 def room(wanted: int = CONNECTIONS) -> int:
-    """How many connections may be open, after raising the limit of open files as far as need be."""
+    """Return how many connections may be open, after raising the limit of open files if necessary."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -43,19 +43,19 @@ def room(wanted: int = CONNECTIONS) -> int:
 
 
 class Door:
-    """All connections of a server: who is being answered, and who has said nothing yet."""
+    """All connections of a server: those being answered, and those that are silent."""
 
     def __init__(self, most: int = CONNECTIONS, head_seconds: float = HEAD_SECONDS) -> None:
         self.most, self.head_seconds = most, head_seconds
         self._open: set[Connection] = set()
-        self._silent: dict[Connection, None] = {}  # in the order of their last word
-        self._cut = 0  # since the log last told
-        self._told = -TOLD_EVERY
+        self._silent: dict[Connection, None] = {}  # the longest silent first
+        self._cut = 0  # connections since the last warning
+        self._logged = -LOG_EVERY
 
     def enter(self, connection: Connection) -> bool:
-        """Take a connection in, if need be in place of the one that is silent longest."""
+        """Admit a connection, if necessary in place of the one that has been silent longest."""
         if len(self._open) >= self.most:
-            self._tell()
+            self._warn()
             silent = next(iter(self._silent), None)
             if silent is None:
                 return False
@@ -70,26 +70,26 @@ class Door:
         self._silent.pop(connection, None)
 
     def busy(self, connection: Connection) -> None:
-        """A request has come whole, and is being answered."""
+        """Note that a request is complete and being answered."""
         self._silent.pop(connection, None)
 
     def idle(self, connection: Connection) -> None:
-        """It is answered."""
+        """Note that a request is answered."""
         if connection in self._open:
             self._silent.pop(connection, None)
             self._silent[connection] = None
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         self._cut += 1
         now = time.monotonic()
-        if now - self._told >= TOLD_EVERY:
-            says = "%d connections are open, which is the limit: %d cut or refused since the last such line"
-            log.warning(says, self.most, self._cut)
-            self._told, self._cut = now, 0
+        if now - self._logged >= LOG_EVERY:
+            message = "%d connections are open, the maximum: %d closed or refused since the last warning"
+            log.warning(message, self.most, self._cut)
+            self._logged, self._cut = now, 0
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with a deadline for the head of each request, and for answers that nobody reads."""
+    """A connection with a deadline for the head of each request, and for reading the answer."""
 
     def __init__(self, door: Door, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
@@ -103,7 +103,7 @@ class Connection(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         if self.door.enter(self):
             self._head.start()
@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES:
             self.transport.abort()
         elif not self._answering:
-            self._head.start()  # of the next request, or the rest of a body that nobody wants
+            self._head.start()  # of the next request, or the rest of a refused body
         else:
             self._head.stop()
             if not self.cycle.more_body:
@@ -139,7 +139,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._answering:  # else the next request came with this one
+        if not self._answering:  # otherwise the next request is pipelined
             self.door.idle(self)
 
     def pause_writing(self) -> None:
@@ -152,14 +152,14 @@ class Connection(HttpToolsProtocol):
 
 
 class Timer:
-    """Cuts a connection after a while, unless it is stopped."""
+    """Close a connection after a while, unless stopped."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self.connection, self.seconds = connection, seconds
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start, if it is not running."""
+        """Start, unless running."""
         transport = self.connection.transport
         if self._handle is None and not transport.is_closing():
             self._handle = self.connection.loop.call_later(self.seconds, transport.abort)

@@ -1,23 +1,33 @@
-"""Groups: labels by category, or in clusters that are named by their most typical words."""
+"""Lay out the map of labels: places in the plane, and groups with names.
+
+    python -m mufin.serve.layout VECTORS.npy POINTS.npy
+
+computes the places in a process of its own, so that queries do not wait, and prints its progress.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from mufin.plane import plane
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-MOST = 12  # colours that people can tell apart
+MOST = 12  # groups: as many colours as people can tell apart
 ROUNDS, RUNS = 25, 4  # of k-means
-SHORT = 3  # letters; shorter words say little
+SHORTEST = 3  # letters of a word that may name a group
 
 
 def by_category(categories: Sequence[str | None]) -> tuple[Ints, list[str]]:
-    """The number of each label's group and the groups' names, the largest first; few ones are "other".
+    """Return the group of each label and the names of the groups, the largest first; small ones are "other".
 
     >>> numbers, names = by_category(["chair", None, "chair"])
     >>> numbers.tolist(), names
@@ -31,7 +41,7 @@ def by_category(categories: Sequence[str | None]) -> tuple[Ints, list[str]]:
 
 
 def by_cluster(vectors: Floats, texts: Sequence[str]) -> tuple[Ints, list[str]]:
-    """k-means over unit vectors, clusters in order of size, each named by its typical words."""
+    """Cluster unit vectors; return the cluster of each, the largest first, and names from typical words."""
     count = min(MOST, max(1, round((len(vectors) / 2) ** 0.5)))
     numbers = _clusters(vectors, count)
     order = np.argsort(-np.bincount(numbers, minlength=count), kind="stable")
@@ -42,7 +52,7 @@ def by_cluster(vectors: Floats, texts: Sequence[str]) -> tuple[Ints, list[str]]:
 
 
 def typical_words(texts: Sequence[str], numbers: Ints, typical: Floats, shown: int = 2) -> list[str]:
-    """For each group the words of its most typical labels that other groups do not have.
+    """Name each group by words of its most typical labels that other groups do not have.
 
     >>> typical_words(["oak desk", "desk lamp", "red shoe"], np.array([0, 0, 1]), np.array([0.9, 0.8, 1.0]))
     ['desk, oak', 'red, shoe']
@@ -58,8 +68,8 @@ def typical_words(texts: Sequence[str], numbers: Ints, typical: Floats, shown: i
             here.update(words[i])
             for word in words[i]:
                 weight[word] += float(typical[i])
-        # how typical its labels are, times the share of the word that lies in this group
-        words_here = [word for word in here if len(word) >= SHORT and not word.isdigit()]
+        # How typical the labels with a word are, times the share of the word's labels in this group.
+        words_here = [word for word in here if len(word) >= SHORTEST and not word.isdigit()]
         rated = {word: weight[word] * here[word] / everywhere[word] for word in words_here}
         best = sorted(rated, key=lambda word: (-rated[word], word))[:shown]
         name = ", ".join(best) or f"group {group + 1}"
@@ -76,3 +86,16 @@ def _clusters(vectors: Floats, count: int) -> Ints:
     )
     means.train(vectors)
     return np.asarray(means.assign(vectors)[1], np.int64)
+
+
+def main(source: str, target: str) -> None:
+    """Read vectors, write their places and the method."""
+    os.nice(10)
+    out = sys.stdout
+    points, how = plane(np.load(source), lambda share: print(f"{share:.3f}", file=out, flush=True))
+    np.save(target, points)
+    Path(target).with_suffix(".txt").write_text(how)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Live: the model that is served; writers change a copy, keep it on disk, and then put it in its place."""
+"""The model that is served: a write changes a copy, saves it, and then replaces the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mufin.labels import Labels
 from mufin.lock import writing
 from mufin.model import Mufin
 from mufin.serve.batching import Batcher
-from mufin.serve.listing import Listing
+from mufin.serve.catalogue_view import Listing
 from mufin.serve.packing import pack_indexes
 from mufin.serve.problem import Problem
 from mufin.store import adopted, save_labels
@@ -31,7 +31,7 @@ PATIENCE = 20.0  # seconds that a write waits for another program
 
 @dataclass(frozen=True)
 class State:
-    """A model as it was at one moment, and what is worked out from it when first needed."""
+    """A model at one moment, and what is derived from it on demand."""
 
     model: Mufin
     version: str
@@ -41,22 +41,22 @@ class State:
         return self.model.labels
 
     def has(self, id: str) -> bool:
-        """Whether there is a living label of this id."""
+        """Return whether there is a living label with this id."""
         return self.labels.has(id)
 
     @cached_property
-    def pictures(self) -> np.ndarray:
-        """How many pictures each label has, (L,)."""
+    def images(self) -> np.ndarray:
+        """The number of images of each label, (L,)."""
         return self.labels.items.pictures.counts()
 
     @cached_property
     def listing(self) -> Listing:
-        """The living labels, to be searched by substring."""
+        """The living labels, searchable by substring."""
         return Listing(self.labels.items, self.labels.alive.cpu().numpy())
 
 
 class Live:
-    """The one reference that readers follow: they see the old labels or the new ones."""
+    """The current state; readers see the old labels or the new ones, never a mixture."""
 
     def __init__(self, model: Mufin, folder: Path) -> None:
         self.folder = folder
@@ -65,12 +65,12 @@ class Live:
 
     @property
     def network(self) -> str:
-        """A hash of the weights, which labels that come and go leave as they are."""
+        """A hash of the weights, which does not change when labels are added or removed."""
         return str(self._saved(self.state.model)["parts"]["network.safetensors"]["hash"])
 
     async def change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
-        """Apply `change` to a copy in the thread of the model; it is served once the folder holds it."""
-        # To the end, even if whoever asked goes away: what is kept and what is served stay the same.
+        """Apply `change` to a copy in the thread of the model; serve the copy once it is saved."""
+        # Finish even if the client goes away, so that what is saved and what is served stay the same.
         return await asyncio.shield(asyncio.ensure_future(self._change(batcher, change)))
 
     async def _change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
@@ -88,7 +88,7 @@ class Live:
                 raise Problem(503, busy, {"Retry-After": "5"}) from None
 
     def _write(self, apply: Callable[[Mufin], None]) -> State:
-        """Change what the folder holds now; the lock is held by this thread from reading to writing."""
+        """Change what the folder holds now; this thread holds the lock from reading to writing."""
         with self._locked():
             self._catch_up()
             fresh = copy.copy(self.state.model)
@@ -110,7 +110,7 @@ class Live:
             yield
 
     def _catch_up(self) -> None:
-        """Serve what another program has written meanwhile, unless it is another model."""
+        """Serve what another program has written since, unless it is another model."""
         model = self.state.model
         if state_of(self.folder) == self._saved(model)["checksum"]:
             return
@@ -118,9 +118,7 @@ class Live:
             fresh = adopted(model, self.folder)
         except ModelError as error:
             log.error("%s", error)
-            raise Problem(
-                409, "the model folder holds another model by now; start the service again"
-            ) from None
+            raise Problem(409, "the model folder now holds another model; restart the service") from None
         pack_indexes(fresh)
         self.state = self._state(fresh)
 
@@ -133,4 +131,4 @@ class Live:
 
 def _not_kept(error: OSError) -> Problem:
     log.error("the model folder cannot be written: %s", error)
-    return Problem(503, "the change could not be kept, so it was not made")
+    return Problem(503, "the change could not be saved, so it was not made")

@@ -1,4 +1,4 @@
-"""The log: lines for people on a terminal, one JSON object a line for programs."""
+"""The log: lines for people on a terminal, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELDS = ("method", "path", "status", "ms", "client")
 
 
 class Human(logging.Formatter):
-    """`12:03:54 POST /v1/recommend 200 23.1 ms`, coloured by how it went where there are colours."""
+    """`12:03:54 POST /v1/recommend 200 23.1 ms`, coloured by status on a terminal."""
 
     def __init__(self, colours: bool) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Human(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One object a line."""
+    """One object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -45,12 +45,12 @@ class Json(logging.Formatter):
 
 
 def _plain(path: str) -> str:
-    """A path that cannot write lines or colours of its own."""
+    """Escape a path, so that it cannot add lines or colours of its own."""
     return path.encode("unicode_escape").decode() if not path.isprintable() else path
 
 
 def set_up(form: Form) -> None:
-    """Send the lines of the service to standard error."""
+    """Log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Human(sys.stderr.isatty()))
     for name, level in (("mufin.serve", logging.INFO), ("uvicorn", logging.WARNING)):

@@ -1,4 +1,4 @@
-"""Map: all labels in two dimensions, worked out once in the background and kept beside the model."""
+"""The map of all labels in two dimensions, computed once in the background and kept beside the model."""
 
 from __future__ import annotations
 
@@ -14,38 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 
-from mufin.serve import responses, samples
-from mufin.serve.body import service_of
-from mufin.serve.groups import by_category, by_cluster
+from mufin.serve.layout import by_category, by_cluster
 from mufin.serve.live import Live, State
 from mufin.serve.problem import Problem
 
 log = logging.getLogger("mufin.serve")
-router = APIRouter(prefix="/v1")
-SHOWN = 100_000  # labels; beyond, those with the most training points
-COMPUTING = samples.shown({"state": "computing", "progress": 0.4}, 202, "Being found; ask again")
-COMPUTING[202]["model"] = responses.Computing
+SHOWN = 100_000  # labels; of more, those with the most training points
 FILE = ".mufin-map.json"  # in the model folder
-NEW = 0.25  # a greater share of labels that came since then, and the map is made anew
-
-
-@router.get("/map", response_model=responses.Map, responses=COMPUTING | samples.shown(samples.MAP))
-async def label_map(request: Request) -> Any:
-    """All labels as points of a plane; 202 while they are being found."""
-    service = service_of(request)
-    found = await service.map.columns(service)
-    if found is None:
-        waiting = responses.Computing(state="computing", progress=service.map.progress)
-        return JSONResponse(waiting.model_dump(), 202, {"Retry-After": "2"})
-    return found
+NEW = 0.25  # share of labels without a place above which the map is computed again
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where labels lie, as it is kept."""
+    """Where labels lie, as stored."""
 
     where: dict[str, tuple[float, float, int]]  # x, y, group
     groups: list[str]
@@ -53,7 +35,7 @@ class Places:
 
 
 class Map:
-    """The places of the labels, which are those of one network."""
+    """The places of the labels, valid for one network."""
 
     def __init__(self, live: Live) -> None:
         self.live, self.progress = live, 0.0
@@ -61,7 +43,7 @@ class Map:
         self._task: asyncio.Task[None] | None = None
 
     async def columns(self, service: Any) -> dict[str, Any] | None:
-        """The points, or None while they are being found."""
+        """Return the points, or None while they are being computed."""
         state = self.live.state
         if not len(state.labels):
             return {"label": [], "text": [], "x": [], "y": [], "group": [], "groups": [], "how": "PCA"}
@@ -71,7 +53,7 @@ class Map:
         if not fresh and (self._task is None or self._task.done()):
             if self._task is not None and self._task.exception() is not None:
                 self._task = None
-                raise Problem(500, "the map could not be made; the log says why")
+                raise Problem(500, "the map could not be computed; see the log")
             self._task = asyncio.create_task(self._make(state))
         if self._places is None:
             return None
@@ -79,7 +61,7 @@ class Map:
         return found
 
     async def close(self) -> None:
-        """Give up what is not finished."""
+        """Cancel a computation that is under way."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,16 +75,16 @@ class Map:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("the kept map cannot be read (%s) and is made again", error)
+            log.warning("the stored map cannot be read (%s); it is computed again", error)
             return None
 
     async def _make(self, state: State) -> None:
-        """Project in another process, group, keep."""
+        """Project in another process, group, store."""
         self.progress = 0.0
         try:
             self._places = await self._made(state)
         except Exception:
-            log.exception("the map could not be made")
+            log.exception("the map could not be computed")
             raise
 
     async def _made(self, state: State) -> Places:
@@ -119,7 +101,7 @@ class Map:
 
     async def _project(self, source: Path, target: Path) -> None:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mufin.serve.project", str(source), str(target),
+            sys.executable, "-m", "mufin.serve.layout", str(source), str(target),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
@@ -142,18 +124,18 @@ class Map:
             "places": [[id, *place] for id, place in places.where.items()],
         }
         file = self.live.folder / FILE
-        temporary = file.with_name(f"{FILE}.{os.getpid()}")  # another service may write its own
+        temporary = file.with_name(f"{FILE}.{os.getpid()}")  # another service may write at the same time
         try:
             temporary.write_text(json.dumps(kept), "utf-8")
             temporary.replace(file)
-        except OSError as error:  # a folder that cannot be written to is no reason to show no map
-            log.warning("the map is not kept: %s", error)
+        except OSError as error:  # a read-only folder still has a map
+            log.warning("the map is not stored: %s", error)
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
 
 def shown_rows(state: State) -> np.ndarray:
-    """The living labels; of very many, those with the most training points."""
+    """Return the living labels; of very many, those with the most training points."""
     rows = state.listing.rows
     if len(rows) <= SHOWN:
         return rows
@@ -185,13 +167,13 @@ def _grouped(state: State, rows: np.ndarray, vectors: np.ndarray, points: np.nda
 
 
 def _known(state: State, places: Places) -> float:
-    """The share of the living labels that have a place."""
+    """Return the share of living labels that have a place."""
     ids = state.labels.items.ids.take(shown_rows(state)).to_pylist()
     return sum(id in places.where for id in ids) / len(ids)
 
 
 def _columns(state: State, places: Places) -> dict[str, Any]:
-    """The map of these labels; what came later lies at its nearest neighbour."""
+    """Return the map of these labels; later ones lie beside their nearest neighbour."""
     rows = shown_rows(state)
     ids = state.labels.items.ids.take(rows).to_pylist()
     where = [places.where.get(id) for id in ids]

@@ -1,18 +1,22 @@
-"""Guard: what every request goes through — size of the body, security headers, log, counts."""
+"""Middleware: limits on bodies, host check, security headers, log and counts for every request."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import logging
+import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
-from mufin.serve.reading import Reader
-from mufin.serve.security import host_of, is_loopback
-from mufin.serve.service import Service
+
+if TYPE_CHECKING:
+    from mufin.serve.service import Service
 
 log = logging.getLogger("mufin.serve.requests")
 POLICY = (
@@ -28,11 +32,15 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-GONE = 499  # what the log says, as others do, of clients that did not wait
 RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+GONE = 499  # status in the log if the client went away, as in nginx
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+SMALL = 1 << 16  # bytes; smaller bodies are always read
+SECONDS = 10.0  # for a body, plus the time that its bytes take at this rate:
+RATE = 50_000  # bytes per second
 
 
-class Guard:
+class Middleware:
     """ASGI middleware around the application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -51,11 +59,11 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *RAW]
             await send(message)
 
-        reader = Reader(scope, receive, self.service.bodies)
+        body = Body(scope, receive, self.service.bodies)
         try:
             self._check_host(scope)
-            await self.app(scope, reader, guarded)
-        except Problem as problem:  # a body that is too long shows when it is read
+            await self.app(scope, body, guarded)
+        except Problem as problem:  # a body that turns out to be too long
             await problem.response()(scope, receive, guarded)
         except ClientDisconnect:
             status = GONE
@@ -63,24 +71,99 @@ class Guard:
         except Exception as error:
             log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if not begun:
-                await Problem(500, "the service failed at this; its log says why").response()(
-                    scope, receive, guarded
-                )
+                await Problem(500, "the service failed; see its log").response()(scope, receive, guarded)
         finally:
-            reader.release()
+            body.release()
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.request(scope["method"], route, status)
             seconds = time.perf_counter() - started
             log.info("%s", scope["path"], extra=_facts(scope, status, seconds))
 
     def _check_host(self, scope: Scope) -> None:
-        """A page elsewhere may give its own name the address of this machine; it is told from its name."""
+        """Refuse foreign names: an attacker's page may point its own name to this machine (DNS rebinding)."""
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         host = host_of(given[0]) if len(given) == 1 else None
         if given and host is None:
-            raise Problem(400, "send one Host header, with a name or an address and a port alone")
+            raise Problem(400, "send one Host header with a name or an address, and perhaps a port")
         if self.service.settings.local and not is_loopback(host or ""):
-            raise Problem(421, "this service answers for localhost alone; start it with --host to open it")
+            raise Problem(421, "this service answers to localhost only; start it with --host to open it")
+
+
+class Bodies:
+    """How many bytes of large bodies are in memory."""
+
+    def __init__(self, most: int = LIMITS.bodies_bytes) -> None:
+        self.most, self.held = most, 0
+
+
+class Body:
+    """The body of one request, limited in size, time and share of memory."""
+
+    def __init__(self, scope: Scope, receive: Receive, bodies: Bodies) -> None:
+        self._receive, self._bodies = receive, bodies
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        self._declared = int(length) if length.isdigit() else 0
+        self._read = self._held = 0
+        self._whole = False
+        self._started = asyncio.get_running_loop().time()
+
+    async def __call__(self) -> Message:
+        """Return the next part; a body that is declared too long is not read at all."""
+        self._check_length(self._declared)
+        message = await (self._receive() if self._whole else self._in_time())
+        self._whole = self._whole or not message.get("more_body", False)
+        self._read += len(message.get("body", b""))
+        self._check_length(self._read)
+        self._hold()
+        return message
+
+    def release(self) -> None:
+        """Give back the memory once the request is answered."""
+        self._bodies.held -= self._held
+        self._held = 0
+
+    async def _in_time(self) -> Message:
+        try:
+            async with asyncio.timeout_at(self._started + SECONDS + self._read / RATE):
+                return await self._receive()
+        except TimeoutError:
+            raise Problem(408, "the body came too slowly; send it again", {"Connection": "close"}) from None
+
+    def _check_length(self, length: int) -> None:
+        if length > LIMITS.body_bytes:
+            raise Problem(413, f"the body is too long; at most {LIMITS.body_bytes:,} bytes are allowed")
+
+    def _hold(self) -> None:
+        more = self._read - self._held
+        if self._read <= SMALL or not more:
+            return
+        if self._bodies.held + more > self._bodies.most:
+            says = "too many large bodies are being read; try again soon"
+            raise Problem(503, says, {"Retry-After": "1"})
+        self._bodies.held += more
+        self._held += more
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def host_of(header: str) -> str | None:
+    """Return the name or address in a Host header; None for anything but a host and a port.
+
+    >>> host_of("localhost:8000"), host_of("[::1]:8000"), host_of("evil.example@localhost")
+    ('localhost', '::1', None)
+    """
+    found = HOST.fullmatch(header)
+    return (found[1] or found[2]).lower() if found else None
 
 
 def _facts(scope: Scope, status: int, seconds: float) -> dict[str, Any]:

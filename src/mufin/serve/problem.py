@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457): what is wrong with the request, nothing of the inside."""
+"""Errors as application/problem+json (RFC 9457), without internals of the service."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.exceptions import HTTPException
 
 from mufin.errors import UsageError
 
-SHOWN = 3  # wrong fields named in a message
+SHOWN = 3  # invalid fields named in a message
 
 
 class Problem(Exception):
-    """An answer that is not the one asked for."""
+    """An error to answer with."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -38,10 +38,10 @@ class Problem(Exception):
         )
 
 
-SAID: dict[int | str, str] = {422: "A request that cannot be answered", "default": "What is wrong"}
+DESCRIPTIONS: dict[int | str, str] = {422: "The request cannot be answered", "default": "An error"}
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {
-        "description": says,
+        "description": description,
         "content": {
             "application/problem+json": {
                 "schema": {
@@ -55,19 +55,19 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
             }
         },
     }
-    for status, says in SAID.items()
+    for status, description in DESCRIPTIONS.items()
 }
 
 
 def invalid(errors: list[Any]) -> Problem:
-    """What pydantic found, with the place of each finding and without the values."""
+    """Return what pydantic found: the place of each error, without the values."""
     found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:SHOWN]]
     more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     return Problem(422, "; ".join(found) + more)
 
 
 def install(app: FastAPI) -> None:
-    """Every way in which a request can fail becomes a problem."""
+    """Turn every error of a request into a problem."""
 
     async def of_problem(_: Request, error: Any) -> JSONResponse:
         return error.response()  # type: ignore[no-any-return]  # a Problem
@@ -79,7 +79,7 @@ def install(app: FastAPI) -> None:
         return invalid(list(error.errors())).response()
 
     async def of_http(_: Request, error: Any) -> JSONResponse:
-        detail = {404: "there is nothing at this address", 405: "this address has no such method"}
+        detail = {404: "there is nothing at this address", 405: "this address does not support the method"}
         return Problem(
             error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
         ).response()

@@ -1,14 +1,14 @@
-"""What answers hold: the models behind the OpenAPI schema, which every answer is checked against."""
+"""What answers contain: models that every answer is checked against, and examples for the schema."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class Answer(BaseModel):
-    """A JSON object without surprises."""
+    """A JSON object without unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -18,23 +18,23 @@ class Hit(Answer):
 
     label: str
     text: str = Field(description="Its first text")
-    score: float = Field(description="Compare it within one query only")
-    probability: float = Field(description="That the label is relevant, calibrated on held-out points")
+    score: float = Field(description="Comparable within one query only")
+    probability: float = Field(description="That the label is relevant; calibrated on held-out points")
     parts: dict[str, float] = Field(description="What each signal adds to the score; they sum to it")
-    evidence: dict[str, float] = Field(description="What each signal measured, column by column")
+    evidence: dict[str, float] = Field(description="What each signal measured, by column")
     images: int
     relevant: bool | None = Field(description="Whether it is a known label of the item; null if unknown")
 
 
 class TextDescriptor(Answer):
-    """A text that the model looks at."""
+    """A text that the model reads."""
 
     kind: Literal["text"]
     text: str
 
 
 class ImageDescriptor(Answer):
-    """An image that the model looks at."""
+    """An image that the model reads."""
 
     kind: Literal["image"]
     n: int
@@ -62,7 +62,7 @@ class Recommended(Answer):
 
     results: list[Result]
     took_ms: float
-    model: str = Field(description="The state of the model that answered; it changes with every write")
+    model: str = Field(description="The version of the model that answered; it changes with every write")
 
 
 class Near(Answer):
@@ -168,7 +168,7 @@ class Removed(Answer):
 
 
 class Map(Answer):
-    """All labels as points of a plane, column by column."""
+    """All labels as points of a plane, by column."""
 
     label: list[str]
     text: list[str]
@@ -187,7 +187,7 @@ class Computing(Answer):
 
 
 class Model(Answer):
-    """What is served, and what may be asked of it."""
+    """What is served, and its limits."""
 
     name: str
     model: str
@@ -197,7 +197,7 @@ class Model(Answer):
     modalities: Literal["text+image", "text", "image"]
     own_items: bool
     adapts: bool
-    signals: dict[str, str] = Field(description="The parts of a score, and what each says")
+    signals: dict[str, str] = Field(description="The parts of a score, and what each means")
     categories: bool
     catalogue: bool
     splits: list[str]
@@ -208,7 +208,7 @@ class Model(Answer):
 
 
 class Health(Answer):
-    """The process answers."""
+    """The process is alive."""
 
     status: Literal["ok"]
 
@@ -218,3 +218,53 @@ class Ready(Answer):
 
     status: Literal["ready"]
     model: str
+
+
+HIT = {
+    "label": "desk-1", "text": "walnut desk", "score": 8.31, "probability": 0.74,
+    "parts": {"similarity": 0.9, "classifier": 6.2, "rarity": 1.21},
+    "evidence": {"similarity": 0.72, "classifier": 0.53}, "images": 1, "relevant": None,
+}  # fmt: skip
+LABEL = {
+    "id": "desk-1", "text": "walnut desk", "texts": ["walnut desk"], "images": 1, "frequency": 12,
+    "added": False,
+}  # fmt: skip
+ITEM = {
+    "id": "sku-7", "text": "oak desk", "texts": ["oak desk"], "images": 1, "split": "test",
+    "labels": [{"id": "desk-1", "text": "walnut desk"}],
+}  # fmt: skip
+NEAR = {"label": "desk-2", "text": "oak desk", "similarity": 0.9, "images": 0}
+RECOMMEND = {"results": [{"hits": [HIT]}], "took_ms": 14.2, "model": "c837a8feeb1d"}
+EXPLAIN = {
+    "query": [{"kind": "text", "text": "oak desk"}],
+    "label": [
+        {"kind": "text", "text": "walnut desk"},
+        {"kind": "image", "n": 0, "url": "/v1/labels/desk-1/image/0"},
+    ],
+    "attention": [[0.7, 0.3]], "kind": "cross-attention", "alpha": 0.41, "frequency": 12, "nearest": [NEAR],
+    "examples": [{"id": "sku-7", "text": "oak desk", "images": 1, "similarity": 0.62}],
+}  # fmt: skip
+LABELS = {"total": 1, "labels": [LABEL]}
+ITEMS = {"total": 1, "items": [ITEM]}
+ADDED = {"added": ["desk-1"], "model": "779674242734"}
+REMOVED = {"removed": ["desk-1"], "model": "c837a8feeb1d"}
+EXAMPLES = {"added": 1, "model": "779674242734"}
+MAP = {
+    "label": ["desk-1"], "text": ["walnut desk"], "x": [0.12], "y": [-0.4], "group": [0],
+    "groups": ["desk, table"], "how": "t-SNE",
+}  # fmt: skip
+
+
+def shown(
+    example: dict[str, Any], status: int = 200, description: str = "The answer"
+) -> dict[int | str, Any]:
+    """Return the documented answer of an operation."""
+    return {status: {"description": description, "content": {"application/json": {"example": example}}}}
+
+
+def image() -> dict[int | str, Any]:
+    """Return the documented answer of an address of images."""
+    schema = {"type": "string", "format": "binary"}
+    formats = ("png", "jpeg", "webp")
+    found = {"description": "The image", "content": {f"image/{name}": {"schema": schema} for name in formats}}
+    return {200: found, 304: {"description": "The client has it already"}}

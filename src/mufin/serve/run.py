@@ -1,4 +1,4 @@
-"""Run: load, say what is there, answer, and end cleanly."""
+"""Load a model, listen, answer, and shut down cleanly."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from mufin.serve.packing import pack
 from mufin.serve.service import Service
 from mufin.store import load
 
-GRACE = 15  # seconds that requests in flight have when the service is told to stop
+GRACE = 15  # seconds to finish requests after the signal to stop
 
 
 def build_service(folder: Path, catalogue: Path | None, settings: Settings) -> Service:
-    """The service of a model folder."""
+    """Return the service of a model folder."""
     settle()
-    shelf = None if catalogue is None else Catalogue.read(catalogue)
+    beside = None if catalogue is None else Catalogue.read(catalogue)
     model = load(folder, "cpu")
     pack(model)
-    return Service(model, folder, shelf, settings)
+    return Service(model, folder, beside, settings)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address; port 0 takes a free one."""
+    """Return a socket at this address; port 0 takes a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,7 +49,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_of(service: Service, door: Door) -> uvicorn.Server:
-    """The service behind a server that is not yet running."""
+    """Return a server for the service, not yet running."""
     protocol: Any = partial(Connection, door)  # uvicorn calls it for each connection
     config = uvicorn.Config(
         build_app(service), http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
@@ -59,7 +59,7 @@ def server_of(service: Service, door: Door) -> uvicorn.Server:
 
 
 def run(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer requests until a signal comes; what is in flight then is still answered."""
+    """Answer requests until a signal comes; requests in flight are still answered."""
     server = server_of(service, Door(room()))
 
     async def serve() -> None:
@@ -67,7 +67,7 @@ def run(service: Service, listener: socket.socket, ready: Callable[[], None]) ->
         while not server.started and not task.done():
             await asyncio.sleep(0.02)
         if server.started:
-            # What is loaded stays: to look through its million objects again and again stops all threads.
+            # Exempt the loaded model from garbage collection: a pass over it stops all threads for 0.3 s.
             gc.collect()
             gc.freeze()
             ready()

@@ -1,4 +1,4 @@
-"""What requests hold; unknown fields are errors."""
+"""What requests contain; unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ids = Annotated[list[Id], Field(max_length=LIMITS.ids)]
 SomeIds = Annotated[list[Id], Field(min_length=1, max_length=LIMITS.ids)]
 Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.texts, examples=[["oak desk"]])]
-Picture = Annotated[
+Image = Annotated[
     str,
     Field(
         max_length=LIMITS.image_bytes * 4 // 3 + 4,
@@ -21,33 +21,33 @@ Picture = Annotated[
         json_schema_extra={"contentEncoding": "base64"},
     ),
 ]
-Pictures = Annotated[list[Picture], Field(max_length=LIMITS.images)]
+Images = Annotated[list[Image], Field(max_length=LIMITS.images)]
 
 
 class Body(BaseModel):
-    """A JSON object without surprises."""
+    """A JSON object without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class QueryBody(Body):
-    """An item to find labels for: its texts and pictures, or the id of an item of the catalogue."""
+    """An item to find labels for: its texts and images, or the id of an item of the catalogue."""
 
     id: Id | None = None
     texts: Texts = []
-    images: Pictures = []
+    images: Images = []
 
     @model_validator(mode="after")
     def _one_way(self) -> QueryBody:
         if self.id is not None and (self.texts or self.images):
-            raise ValueError("give an id of the catalogue, or texts and images, not both")
+            raise ValueError("send an id of the catalogue, or texts and images, not both")
         if self.id is None and not self.images and not any(text.strip() for text in self.texts):
-            raise ValueError("nothing to look at; give a text, a picture or an id of the catalogue")
+            raise ValueError("the item is empty; send a text, an image or an id of the catalogue")
         return self
 
 
 class RecommendBody(Body):
-    """Items, and how many labels to find for each."""
+    """Items, and how many labels to recommend for each."""
 
     items: Annotated[list[QueryBody], Field(min_length=1, max_length=LIMITS.items)]
     k: Annotated[int, Field(ge=1, le=LIMITS.k)] = 10
@@ -69,7 +69,7 @@ class LabelBody(Body):
 
     id: Id
     texts: Texts = []
-    images: Pictures = []
+    images: Images = []
 
 
 class LabelsBody(Body):
@@ -85,14 +85,14 @@ class IdsBody(Body):
 
 
 class ExampleBody(Body):
-    """A point to remember."""
+    """An item to remember."""
 
     texts: Texts = []
-    images: Pictures = []
+    images: Images = []
 
 
 class ExamplesBody(Body):
-    """Points to remember, and the labels of each."""
+    """Items to remember, and the labels of each."""
 
     items: Annotated[list[ExampleBody], Field(min_length=1, max_length=LIMITS.items)]
     labels: Annotated[list[SomeIds], Field(min_length=1, max_length=LIMITS.items)]

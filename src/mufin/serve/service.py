@@ -1,4 +1,4 @@
-"""Service: the parts of a running server, put together."""
+"""Service: the parts of a running server."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from mufin.data.images import scaled
 from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import PictureError
 from mufin.model import Mufin
-from mufin.serve.answer import Answer, Answerer, Ask
+from mufin.serve.answer import Answer, Answerer, Ask, Query
 from mufin.serve.batching import Batcher
-from mufin.serve.cost import check_cost, cost_of, slices
-from mufin.serve.examples import Examples
-from mufin.serve.limits import LIMITS, Settings
+from mufin.serve.catalogue_view import CatalogueView, Examples
+from mufin.serve.images import check_count, check_pixels, decoded, from_base64
+from mufin.serve.limits import LIMITS, Settings, check_cost, cost_of, slices
 from mufin.serve.live import Live
 from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
+from mufin.serve.middleware import Bodies
 from mufin.serve.problem import Problem
-from mufin.serve.query import Query, check_count, check_pixels, decoded, from_base64
-from mufin.serve.reading import Bodies
 from mufin.serve.schemas import ExampleBody, LabelBody, QueryBody
-from mufin.serve.shelf import Shelf
 
-SMALL = 96  # pixels, where a model has no eyes of its own: only to see that it is a picture
+SMALL = 96  # pixels, for a model that reads no images: only to check that they can be decoded
 
 
 def stay_on_one_core() -> None:
-    """Keep torch and faiss in this thread to it: a query that wakes all cores is slower, not faster."""
+    """Make torch and faiss use one core in this thread: waking all of them makes a query slower."""
     import faiss
     import torch
 
@@ -44,13 +42,13 @@ def stay_on_one_core() -> None:
 
 
 def _shareable(model: Mufin) -> bool:
-    """Whether several threads may encode at once: layers that are cut are put together by each pass."""
+    """Return whether several threads may encode at once: partly frozen networks are rewired in each pass."""
     encoders = (model.embedder.text, model.embedder.vision)
     return all(encoder is None or encoder.depth in (0, "all") for encoder in encoders)
 
 
 class Service:
-    """A model, what is served of it, and the threads that do the work."""
+    """A model, the catalogue beside it, and the threads that do the work."""
 
     def __init__(
         self, model: Mufin, folder: Path, catalogue: Catalogue | None = None, settings: Settings | None = None
@@ -59,10 +57,10 @@ class Service:
         self.metrics = Metrics()
         self.bodies = Bodies()
         self.live = Live(model, folder)
-        self.shelf = None if catalogue is None else Shelf(catalogue)
+        self.catalogue = None if catalogue is None else CatalogueView(catalogue)
         self.name = folder.resolve().name
         self.batcher: Batcher[Ask] = Batcher(
-            Answerer(self.live, self.shelf, self.metrics),
+            Answerer(self.live, self.catalogue, self.metrics),
             window=self.settings.window,
             size=self.settings.batch,
             queue=self.settings.queue,
@@ -72,28 +70,30 @@ class Service:
             threads=self.settings.threads if _shareable(model) else 1,
             prepare=stay_on_one_core,
         )
-        self.metrics.gauge("mufin_queue_items", "Items that wait for the model", lambda: self.batcher.depth)
+        self.metrics.gauge(
+            "mufin_queue_items", "Cost of the items that wait for the model", lambda: self.batcher.depth
+        )
         self.metrics.gauge("mufin_labels", "Living labels", lambda: len(self.live.state.labels))
         self._pool = ThreadPoolExecutor(2, "mufin-decode")
         self.map = Map(self.live)
         self.examples: Examples | None = None
-        if self.shelf is not None and "train" in self.shelf.splits:
-            self.examples = Examples(model, self.shelf, self.batcher)
+        if self.catalogue is not None and "train" in self.catalogue.splits:
+            self.examples = Examples(model, self.catalogue, self.batcher)
 
     async def start(self) -> None:
-        """Start the threads; the first query is asked here, since it is slow."""
+        """Start the threads and answer a first query, which is slow."""
         self.batcher.start()
-        white = Image.new("RGB", (self.picture_size, self.picture_size), "white")
-        await self.batcher.ask(Ask((Query("", ("a first question",), (white,)),)), 1)
+        white = Image.new("RGB", (self.image_size, self.image_size), "white")
+        await self.batcher.ask(Ask((Query("", ("a first query",), (white,)),)), 1)
 
     async def stop(self) -> None:
-        """Answer what waits, then end the threads."""
+        """Answer what is waiting, then end the threads."""
         await self.map.close()
         await self.batcher.close()
         self._pool.shutdown()
 
     def facts(self) -> dict[str, Any]:
-        """What is served, and what may be asked of it."""
+        """Return what is served, and its limits."""
         state, config = self.live.state, self.live.state.model.config
         reads = {"both": "text+image", "text": "text", "image": "image"}[config.modalities]
         return {
@@ -107,8 +107,8 @@ class Service:
             "adapts": state.model.ranker.adapts,
             "signals": state.model.says,
             "categories": "category" in state.labels.items.table.column_names,
-            "catalogue": self.shelf is not None,
-            "splits": [] if self.shelf is None else self.shelf.splits,
+            "catalogue": self.catalogue is not None,
+            "splits": [] if self.catalogue is None else self.catalogue.splits,
             "writable": self.settings.writable,
             "needs_token": self.settings.token is not None,
             "k_max": LIMITS.k,
@@ -116,7 +116,7 @@ class Service:
         }
 
     def descriptors(self, query: Query) -> list[dict[str, Any]]:
-        """What the model looks at, in the order of the bag: texts, then pictures."""
+        """Return what the model reads of a query, in the order of the bag: texts, then images."""
         reads = self.live.state.model.config.modalities
         texts = [text for text in query.texts if text.strip()] if reads != "image" else []
         images = query.images if reads != "text" else ()
@@ -126,17 +126,17 @@ class Service:
         ]
 
     @property
-    def picture_size(self) -> int:
+    def image_size(self) -> int:
         vision = self.live.state.model.embedder.vision
         return SMALL if vision is None else vision.size
 
     def costs(self, items: Sequence[Query | QueryBody | LabelBody | ExampleBody], k: int = 0) -> list[int]:
-        """What each item costs this model."""
+        """Return the cost of each item for this model."""
         tokens = self.live.state.model.embedder.text.max_length
         return [cost_of(item.texts, len(item.images), tokens, k) for item in items]
 
     async def recommend(self, ask: Ask) -> Answer:
-        """The answer to a call; a long one is computed in slices, by the same model."""
+        """Answer a call; a long one is computed in slices by the same model."""
         costs = self.costs(ask.queries, ask.k)
         check_cost(costs, "items.{}")
         if sum(costs) <= self.batcher.size:
@@ -151,17 +151,17 @@ class Service:
         return Answer([hits for answer in answers for hits in answer.hits], state.version)
 
     async def in_pool(self, call: Any, *arguments: Any) -> Any:
-        """Run something slow beside the loop."""
+        """Run something slow outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
     async def queries(self, bodies: Sequence[QueryBody], field: str = "items") -> tuple[Query, ...]:
-        """The items of a request, their pictures decoded; texts alone need no other thread."""
+        """Return the items of a request with their images decoded."""
         if not any(body.images or body.id for body in bodies):
             return tuple(Query("", tuple(body.texts)) for body in bodies)
         check_count(body.images for body in bodies)
         with self.metrics.timed("decode"):
             await self.in_pool(check_pixels, [body.images for body in bodies])
-            # One item at a time: requests that wait for the same threads take turns.
+            # One item at a time, so that concurrent requests take turns.
             names = [f"{field}.{number}" for number in range(len(bodies))]
             found = [await self.in_pool(self._query, *pair) for pair in zip(bodies, names, strict=True)]
         return tuple(found)
@@ -169,30 +169,30 @@ class Service:
     def _query(self, body: QueryBody, name: str) -> Query:
         if body.id is not None:
             return self._stored(body.id)
-        return Query("", tuple(body.texts), tuple(self.pictures(body.images, name)))
+        return Query("", tuple(body.texts), tuple(self.decoded(body.images, name)))
 
-    def pictures(self, encoded: Sequence[str], name: str) -> list[Image.Image]:
-        """Pictures in base64, checked, and scaled to what the model reads."""
+    def decoded(self, encoded: Sequence[str], name: str) -> list[Image.Image]:
+        """Check and decode images in base64, scaled to what the model reads."""
         names = [f"{name}.images.{number}" for number in range(len(encoded))]
         return [
-            decoded(from_base64(text, name), name, self.picture_size)
+            decoded(from_base64(text, name), name, self.image_size)
             for text, name in zip(encoded, names, strict=True)
         ]
 
     def _stored(self, id: str) -> Query:
-        """An item of the catalogue; its broken pictures are left out, as in training."""
-        if self.shelf is None:
-            raise Problem(422, "this service has no catalogue; give texts and images")
-        row = self.shelf.row(id)
+        """Return an item of the catalogue without its broken images, as in training."""
+        if self.catalogue is None:
+            raise Problem(422, "this service has no catalogue; send texts and images")
+        row = self.catalogue.row(id)
         if row is None:
             raise Problem(422, f"there is no item {id!r} in the catalogue")
-        texts = self.shelf.items.texts[row].as_py()
-        return Query(id, tuple(texts), tuple(self._readable(self.shelf.items.pictures, row)))
+        texts = self.catalogue.items.texts[row].as_py()
+        return Query(id, tuple(texts), tuple(self._readable(self.catalogue.items.pictures, row)))
 
-    def _readable(self, pictures: Pictures, row: int) -> Iterator[Image.Image]:
+    def _readable(self, images: Pictures, row: int) -> Iterator[Image.Image]:
         found: Sequence[Encoded] = ()
-        with suppress(PictureError):  # links out of the catalogue
-            found = pictures.row(row)
-        for picture in found:
+        with suppress(PictureError):  # a link out of the catalogue
+            found = images.row(row)
+        for image in found:
             with suppress(PictureError):
-                yield scaled(picture, self.picture_size)
+                yield scaled(image, self.image_size)

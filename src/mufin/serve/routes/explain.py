@@ -1,4 +1,4 @@
-"""Explain: how one item looks at one label."""
+"""/v1/explain: how one item relates to one label."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from mufin.attention import CrossAttention
 from mufin.bag import Bag
 from mufin.encode.features import Groups
-from mufin.serve import responses, samples
-from mufin.serve.body import documented, json_body, service_of
-from mufin.serve.cost import check_cost
-from mufin.serve.labels import row_of
+from mufin.serve import responses
+from mufin.serve.answer import Query, table_of
+from mufin.serve.limits import check_cost
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
-from mufin.serve.query import Query, table_of
+from mufin.serve.requests import documented, json_body, service_of
+from mufin.serve.routes.labels import row_of
 from mufin.serve.schemas import ExplainBody
 
 router = APIRouter(prefix="/v1")
@@ -32,11 +32,11 @@ EXAMPLE = {"item": {"texts": ["oak desk"]}, "label": "desk-1"}
     "/explain",
     response_model=responses.Explained,
     response_model_exclude_unset=True,
-    responses=samples.shown(samples.EXPLAIN),
+    responses=responses.shown(responses.EXPLAIN),
     openapi_extra=documented(ExplainBody, EXAMPLE),
 )
 async def explain(request: Request) -> Any:
-    """Attention between the descriptors of an item and a label, nearest labels, nearest training examples."""
+    """Explain a pair: attention between descriptors, nearest labels, nearest training examples."""
     service = service_of(request)
     body = await json_body(request, ExplainBody)
     (query,) = await service.queries([body.item], "item")
@@ -52,10 +52,10 @@ async def explain(request: Request) -> Any:
 
 @torch.no_grad()
 def _bag(state: State, query: Query) -> Bag:
-    """X̂¹ (1, m, D)."""
+    """Return X̂¹, (1, m, D)."""
     features = state.model.features(table_of([query]))
     if not features.sizes[0]:
-        raise Problem(422, f"item has nothing to look at (this model reads: {state.model.config.modalities})")
+        raise Problem(422, f"item has nothing that this model reads ({state.model.config.modalities})")
     bags = state.model.embedder.embed(features, Groups.singles(np.arange(1)))
     return bags.take(torch.zeros(1, dtype=torch.int64))
 
@@ -75,7 +75,7 @@ def _facts(state: State, x: Bag, row: int) -> dict[str, Any]:
 
 
 def attention(state: State, x: Bag, z: Bag) -> tuple[str, Tensor]:
-    """(1, m, n): the weights of A_C where the model has it, else the cosines of the rows."""
+    """Return the weights of A_C, (1, m, n), or cosines of the rows if the model has no cross-attention."""
     match state.model.ranker.cross_attention:
         case CrossAttention() as cross:
             return "cross-attention", cross.weights(x, z)
@@ -85,21 +85,21 @@ def attention(state: State, x: Bag, z: Bag) -> tuple[str, Tensor]:
 
 
 def _descriptors(state: State, row: int, rows: int) -> list[dict[str, Any]]:
-    """What the rows of a label's bag are: its texts, then its pictures, of which a few are kept."""
-    labels, kept = state.labels.items, int(state.pictures[row])
+    """Describe the rows of a label's bag: its texts, then its images, of which the model keeps a few."""
+    labels, kept = state.labels.items, int(state.images[row])
     texts = [text for text in labels.texts[row].as_py() or [] if text.strip()]
     if state.model.config.modalities == "image" and (kept or state.labels.own_items):
         texts = []
     address = f"/v1/labels/{quote(labels.ids[row].as_py(), safe='')}/image/"
-    pictures = [
+    images = [
         {"kind": "image", "n": n, "url": f"{address}{n}" if n < kept else None}
         for n in range(rows - len(texts))
     ]
-    return [*({"kind": "text", "text": text} for text in texts[:rows]), *pictures]
+    return [*({"kind": "text", "text": text} for text in texts[:rows]), *images]
 
 
 def _nearest(state: State, vector: Tensor, row: int) -> list[dict[str, Any]]:
-    """The labels whose entries lie nearest to ẑ, without itself."""
+    """Return the labels with the entries nearest to ẑ, without the label itself."""
     found = state.model.index.search(vector, NEAREST + 1, None, state.labels.alive)
     pairs = zip(found.labels[0].tolist(), found.similarity[0].tolist(), strict=True)
     items = state.labels.items
@@ -108,7 +108,7 @@ def _nearest(state: State, vector: Tensor, row: int) -> list[dict[str, Any]]:
             "label": items.ids[other].as_py(),
             "text": next(iter(items.texts[other].as_py() or ()), ""),
             "similarity": similarity,
-            "images": int(state.pictures[other]),
+            "images": int(state.images[other]),
         }
         for other, similarity in pairs
         if other not in (row, -1)

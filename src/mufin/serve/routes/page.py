@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from mufin.version import VERSION
 
-FOLDER = Path(__file__).parent / "page"
+FOLDER = Path(__file__).parents[1] / "page"
 TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",

@@ -1,4 +1,4 @@
-"""Asking: /v1/recommend."""
+"""/v1/recommend: the best labels of items."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from mufin.serve import responses, samples
+from mufin.serve import responses
 from mufin.serve.answer import Ask
-from mufin.serve.body import content_type, documented, json_body, service_of
-from mufin.serve.forms import FORM, form_body
+from mufin.serve.requests import FORM, content_type, documented, form_body, json_body, service_of
 from mufin.serve.schemas import RecommendBody
 
 router = APIRouter(prefix="/v1")
-MANY = 400  # hits; longer answers are written beside the loop
+MANY = 400  # hits; longer answers are written outside the event loop
 EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
 
 
@@ -24,11 +23,11 @@ EXAMPLE = {"items": [{"texts": ["oak desk"]}], "k": 3}
     "/recommend",
     response_model=responses.Recommended,
     response_model_exclude_unset=True,
-    responses=samples.shown(samples.RECOMMEND),
+    responses=responses.shown(responses.RECOMMEND),
     openapi_extra=documented(RecommendBody, EXAMPLE, **FORM),
 )
 async def recommend(request: Request) -> Any:
-    """The best labels of one item or many."""
+    """Recommend labels for one item or many."""
     started = time.perf_counter()
     service = service_of(request)
     form = content_type(request) == "multipart/form-data"
@@ -52,7 +51,7 @@ async def recommend(request: Request) -> Any:
 
 
 def _written(results: list[dict[str, Any]], facts: dict[str, Any]) -> bytes:
-    """A long answer, one result at a time: to write all at once would stop every other thread."""
+    """Write a long answer one result at a time: `json.dumps` of all would block every other thread."""
     parts = [json.dumps(result, ensure_ascii=False, allow_nan=False) for result in results]
     rest = json.dumps(facts)
     return f'{{"results":[{",".join(parts)}],{rest[1:]}'.encode()

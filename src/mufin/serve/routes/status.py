@@ -1,4 +1,4 @@
-"""How the service is: what it serves, whether it is well, and numbers about it."""
+"""/v1/model, /healthz, /readyz and /metrics: what is served, and how the service is doing."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from mufin.serve import responses
-from mufin.serve.body import service_of
 from mufin.serve.metrics import CONTENT_TYPE
+from mufin.serve.requests import service_of
 
 router = APIRouter()
 
 
 @router.get("/v1/model", response_model=responses.Model)
 async def model(request: Request) -> Any:
-    """What is served, and what may be asked of it."""
+    """Return what is served, and its limits."""
     return service_of(request).facts()
 
 
 @router.get("/healthz", response_model=responses.Health)
 async def healthz() -> Any:
-    """The process answers."""
+    """Say that the process is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", response_model=responses.Ready)
 async def readyz(request: Request) -> Any:
-    """The model is loaded and takes requests."""
+    """Say that the model is loaded."""
     return {"status": "ready", "model": service_of(request).live.state.version}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> PlainTextResponse:
-    """Counts and latencies, for Prometheus."""
+    """Return counts and latencies, for Prometheus."""
     return PlainTextResponse(service_of(request).metrics.text(), media_type=CONTENT_TYPE)

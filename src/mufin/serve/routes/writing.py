@@ -1,27 +1,49 @@
-"""Writing: labels come and go, examples are remembered; kept in the folder before they are served."""
+"""Writes to /v1/labels and /v1/examples: saved in the model folder before they are served."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPBearer
 
 from mufin.data.item import Item
 from mufin.model import Mufin
-from mufin.serve import responses, samples
-from mufin.serve.body import documented, json_body, service_of
-from mufin.serve.cost import check_cost
-from mufin.serve.ids import ANY_ID
+from mufin.serve import responses
+from mufin.serve.images import check_count, check_pixels
+from mufin.serve.limits import check_cost
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
-from mufin.serve.query import check_count, check_pixels
+from mufin.serve.requests import ANY_ID, documented, json_body, service_of
 from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody
-from mufin.serve.security import writer
 from mufin.serve.service import Service
 
 BEARER = HTTPBearer(auto_error=False, description="The token of a service that has one")  # for the schema
+
+
+async def writer(request: Request) -> None:
+    """Let a writing call pass, or say why not."""
+    settings = service_of(request).settings
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Problem(403, "pages of other sites may not write here")
+    if not settings.writable:
+        why = "start it with a token (MUFIN_TOKEN) to allow writing"
+        raise Problem(403, f"this service is open to other machines and has no token; {why}")
+    if settings.token is None:
+        return
+    # Starlette decodes headers as Latin-1; compare the bytes as they were sent.
+    scheme, _, given = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+    token = settings.token.encode("utf-8", "surrogateescape")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), token):
+        raise Problem(
+            401, "send Authorization: Bearer with the token of this service", {"WWW-Authenticate": "Bearer"}
+        )
+
+
 router = APIRouter(prefix="/v1", dependencies=[Depends(BEARER), Depends(writer)])
 LABELS = {"labels": [{"id": "desk-1", "texts": ["walnut desk"]}]}
 EXAMPLES = {"items": [{"texts": ["a desk of walnut"]}], "labels": [["desk-1"]]}
@@ -31,7 +53,7 @@ EXAMPLES = {"items": [{"texts": ["a desk of walnut"]}], "labels": [["desk-1"]]}
     "/labels",
     status_code=201,
     response_model=responses.AddedLabels,
-    responses=samples.shown(samples.ADDED, 201),
+    responses=responses.shown(responses.ADDED, 201),
     openapi_extra=documented(LabelsBody, LABELS),
 )
 async def add_labels(request: Request) -> dict[str, Any]:
@@ -43,10 +65,12 @@ async def add_labels(request: Request) -> dict[str, Any]:
     items = await _items(service, "labels", body.labels)
     ids = [label.id for label in body.labels]
 
-    def change(model: Mufin) -> None:  # which may have labels by now that it had not when the request came
+    def change(model: Mufin) -> None:  # labels may have come since the request did
         taken = [id for id in ids if model.labels.has(id)]
         if taken or len({*ids}) < len(ids):
-            raise Problem(409, f"there is a label {(taken or ids)[0]!r} already; give each an id of its own")
+            raise Problem(
+                409, f"label {(taken or ids)[0]!r} exists already; every label needs an id of its own"
+            )
         model.add_labels(items)
 
     state = await _change(service, change)
@@ -56,7 +80,7 @@ async def add_labels(request: Request) -> dict[str, Any]:
 @router.delete(
     "/labels",
     response_model=responses.Removed,
-    responses=samples.shown(samples.REMOVED),
+    responses=responses.shown(responses.REMOVED),
     openapi_extra=documented(IdsBody, {"ids": ["desk-1"]}),
 )
 async def remove_labels(request: Request) -> dict[str, Any]:
@@ -65,7 +89,9 @@ async def remove_labels(request: Request) -> dict[str, Any]:
     return await _remove(service_of(request), body.ids)
 
 
-@router.delete("/labels" + ANY_ID, response_model=responses.Removed, responses=samples.shown(samples.REMOVED))
+@router.delete(
+    "/labels" + ANY_ID, response_model=responses.Removed, responses=responses.shown(responses.REMOVED)
+)
 async def remove_label(request: Request, id: str) -> dict[str, Any]:
     """Remove one label."""
     return await _remove(service_of(request), [id])
@@ -75,16 +101,16 @@ async def remove_label(request: Request, id: str) -> dict[str, Any]:
     "/examples",
     status_code=201,
     response_model=responses.AddedExamples,
-    responses=samples.shown(samples.EXAMPLES, 201),
+    responses=responses.shown(responses.EXAMPLES, 201),
     openapi_extra=documented(ExamplesBody, EXAMPLES),
 )
 async def add_examples(request: Request) -> dict[str, Any]:
-    """Remember items that had these labels: they vote at once."""
+    """Remember items with their labels; they vote at once."""
     service = service_of(request)
     body = await json_body(request, ExamplesBody)
     if len(body.items) != len(body.labels):
         raise Problem(
-            422, f"{len(body.items)} items, but labels for {len(body.labels)}; give one list an item"
+            422, f"{len(body.items)} items, but labels for {len(body.labels)}; provide one list per item"
         )
     check_count(item.images for item in body.items)
     check_cost(service.costs(body.items), "items.{}")
@@ -108,14 +134,14 @@ async def _change(service: Service, change: Callable[[Mufin], None]) -> State:
 
 
 async def _items(service: Service, field: str, bodies: Sequence[LabelBody | ExampleBody]) -> list[Item]:
-    """What is to be kept, with pictures already as small as the model reads them."""
+    """Return the items to save, with images scaled to what the model reads."""
     await service.in_pool(check_pixels, [body.images for body in bodies])
     found = []
     for number, body in enumerate(bodies):
         name: Any = getattr(body, "id", "")
-        images = await service.in_pool(service.pictures, body.images, f"{field}.{number}")
+        images = await service.in_pool(service.decoded, body.images, f"{field}.{number}")
         item = Item(name, body.texts, images)
         if item.is_empty:
-            raise Problem(422, f"{field}.{number} has nothing to look at; give a text or a picture")
+            raise Problem(422, f"{field}.{number} is empty; send a text or an image")
         found.append(item)
     return found
