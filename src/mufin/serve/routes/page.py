@@ -8,7 +8,6 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from starlette.datastructures import Headers
-from starlette.routing import Mount
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
@@ -45,10 +44,16 @@ class PageFiles(StaticFiles):
 
 
 files = PageFiles(directory=FOLDER)
-router = APIRouter(include_in_schema=False, routes=[Mount("/page", files)])
+router = APIRouter(include_in_schema=False)
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
     """Return the page."""
     return await files.get_response("index.html", request.scope)
+
+
+@router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+async def file(name: str, request: Request) -> Response:
+    """Return a style, script, font or image of the page."""
+    return await files.get_response(name, request.scope)

@@ -39,6 +39,10 @@ def test_files_are_revalidated_at_every_use(client: TestClient, address: str, fi
     head = client.head(address)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(answer.content))
+    route = "/" if address == "/" else "/page/{name:path}"
+    assert (
+        f'mufin_requests_total{{method="HEAD",route="{route}",status="200"}}' in client.get("/metrics").text
+    )
 
 
 def test_a_changed_file_and_a_new_version_have_new_tags(
