@@ -1,4 +1,4 @@
-"""What `accuracy.py` measures beyond `mufin.metrics`: tail labels, calibration, paired differences, leaks.
+"""What `accuracy.py` measures beyond `evaluate.metrics`: tail recall, calibration, paired differences, leaks.
 
 A row of the benchmark keeps some metrics per test point, and what happened at its first ten places, so that
 two rows can be compared without running either again.
@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from mufin import Catalogue, metrics
-from mufin.calibration import expected_calibration_error
+from mufin import Catalogue
+from mufin.evaluate import metrics
 from mufin.evaluate.bootstrap import paired
-from mufin.metrics import Pointwise
+from mufin.evaluate.calibration import expected_calibration_error
+from mufin.evaluate.metrics import Pointwise
 
 TOP = 10
 TAIL = 5  # a tail label has at most this many training points
@@ -48,7 +49,7 @@ class Kept:
         return cls(reached, tail_recall(top, truth, train), hits, given)
 
     def figures(self) -> dict[str, float]:
-        """The figures of a row that `mufin.metrics.evaluate` does not have."""
+        """The figures of a row that `mufin.evaluate.metrics.evaluate` does not have."""
         found = {"tail R@10": 100 * float(np.nanmean(self.tail))} if not np.isnan(self.tail).all() else {}
         for name, places in (("ECE top 10", TOP), ("ECE top 1", 1)):
             given = ~np.isnan(self.probability[:, :places])

@@ -19,8 +19,8 @@ import numpy as np
 from napkinxc import metrics as napkin
 from scipy.sparse import csr_matrix
 
-from mufin import metrics
-from mufin.metrics import FloatArray, IntArray
+from mufin.evaluate import metrics
+from mufin.evaluate.metrics import FloatArray, IntArray
 
 
 def make_case(n: int, labels: int, k: int) -> tuple[IntArray, csr_matrix]:

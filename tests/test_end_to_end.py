@@ -10,8 +10,8 @@ import pytest
 from mufin import Catalogue, Config, Item, Mufin, fit, load
 from mufin.data.items import Items
 from mufin.evaluate.baselines import popularity
+from mufin.evaluate.metrics import evaluate as measure
 from mufin.evaluate.score import evaluate
-from mufin.metrics import evaluate as measure
 
 N = 300
 

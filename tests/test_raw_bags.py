@@ -16,8 +16,8 @@ from mufin.bag import Bag, PackedBags
 from mufin.data.items import Items
 from mufin.encode.features import Groups
 from mufin.errors import ModelError
-from mufin.evaluate import evaluate
 from mufin.evaluate.report import write_report
+from mufin.evaluate.score import evaluate
 from mufin.folder import file_hash, text_of
 from mufin.store import save_labels
 

@@ -15,7 +15,7 @@ from mufin import Catalogue
 from mufin.data.sets import Questions, read_sets
 from mufin.data.split import Split, sparse
 from mufin.evaluate.baselines import _tfidf
-from mufin.metrics import fitb_accuracy
+from mufin.evaluate.metrics import fitb_accuracy
 from peers.common import texts_of
 
 Answers = Callable[[Questions], np.ndarray]

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mufin import Catalogue, metrics
+from mufin import Catalogue
+from mufin.evaluate import metrics
 from peers import PEERS, rank
 from slices import sliced
 from tables import replace_file

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from mufin import Catalogue, Item, metrics
+from mufin import Catalogue, Item
 from mufin.errors import UsageError
+from mufin.evaluate import metrics
 from mufin.evaluate.bins import (
     labels_by_category,
     popularity_bins,

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, random
 
-from mufin import metrics
 from mufin.errors import UsageError
-from mufin.evaluate import bootstrap
+from mufin.evaluate import bootstrap, metrics
 from mufin.evaluate.bootstrap import intervals, paired
-from mufin.metrics import Pointwise, pointwise
+from mufin.evaluate.metrics import Pointwise, pointwise
 
 
 def world(n: int = 300, labels: int = 40, seed: int = 0, skill: float = 1.0) -> tuple[np.ndarray, csr_matrix]:

@@ -10,8 +10,8 @@ import pytest
 from mufin import Catalogue, Config, Mufin, fit, save
 from mufin.cli import main
 from mufin.errors import UsageError
-from mufin.evaluate import evaluate
 from mufin.evaluate.compare import compare
+from mufin.evaluate.score import evaluate
 
 
 @pytest.fixture(scope="module")

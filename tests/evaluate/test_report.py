@@ -15,7 +15,6 @@ import torch
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit
 from mufin.errors import UsageError
-from mufin.evaluate import evaluate, predict
 from mufin.evaluate.report import SECTIONS, check_report, write_report
 from mufin.evaluate.report.attention import attention_section
 from mufin.evaluate.report.examples import modalities_section
@@ -26,7 +25,7 @@ from mufin.evaluate.report.scores import category_section
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.report.suspects import truth_probability
 from mufin.evaluate.report.trust import alpha_section
-from mufin.evaluate.score import features_of, measured
+from mufin.evaluate.score import evaluate, features_of, measured, predict
 from mufin.progress import Progress
 
 EVIL = "<script>alert('x')</script> & \"desk\""

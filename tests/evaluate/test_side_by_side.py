@@ -12,7 +12,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, Config, Item, fit
-from mufin.evaluate import predict
+from mufin.evaluate.score import predict
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -76,7 +76,7 @@ def test_the_slice_hides_its_test_pairs_in_both_directions() -> None:
 
 def test_kept_points_give_the_metrics_again(tmp_path: Path) -> None:
     from measure import COMPARED, Kept
-    from mufin import metrics
+    from mufin.evaluate import metrics
 
     rng = np.random.default_rng(0)
     truth = csr_matrix(rng.random((40, 30)) < 0.1)

@@ -209,8 +209,8 @@ def _questions(folder: Path, name: str) -> str | Path:
 
 def _answer(model: Mufin, catalogue: Catalogue, source: str | Path, progress: Progress) -> dict[str, float]:
     """The share of fill-in-the-blank questions that the model answers rightly."""
+    from mufin.evaluate.metrics import fitb_accuracy
     from mufin.evaluate.score import answer
-    from mufin.metrics import fitb_accuracy
 
     questions = catalogue.questions(source)
     if not len(questions):

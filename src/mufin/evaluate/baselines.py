@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
 
 from mufin.errors import UsageError
-from mufin.metrics import IntArray
+from mufin.evaluate.metrics import IntArray
 
 _BLOCK = 1 << 23  # cells of the largest dense block: 32 MB of float32
 

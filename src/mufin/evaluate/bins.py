@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from mufin.data.items import Items
 from mufin.errors import UsageError
-from mufin.metrics import FloatArray, IntArray, judge
+from mufin.evaluate.metrics import FloatArray, IntArray, judge
 
 
 def popularity_bins(train_relevance: csr_matrix, bins: int = 5) -> IntArray:

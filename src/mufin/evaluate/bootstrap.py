@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mufin.errors import UsageError
-from mufin.metrics import FloatArray, Pointwise, ratio
+from mufin.evaluate.metrics import FloatArray, Pointwise, ratio
 
 GROUPS = 10_000
 BLOCK = 1 << 22  # cells of the largest block of random numbers

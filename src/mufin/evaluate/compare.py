@@ -18,8 +18,8 @@ from mufin.evaluate.bins import (
     recall_contributions,
 )
 from mufin.evaluate.bootstrap import Difference, intervals, paired
+from mufin.evaluate.metrics import FloatArray, pointwise, propensities
 from mufin.evaluate.score import measured, predict, seen
-from mufin.metrics import FloatArray, pointwise, propensities
 from mufin.model import Mufin
 from mufin.progress import Progress
 

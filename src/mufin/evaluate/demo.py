@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from mufin import metrics
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.split import Split
+from mufin.evaluate import metrics
 from mufin.evaluate.baselines import popularity, tfidf_neighbours
 from mufin.evaluate.score import DEPTH, predict
 from mufin.progress import Progress

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from mufin import metrics
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.sets import Questions
 from mufin.data.split import Split
 from mufin.encode.features import Features, Groups
 from mufin.errors import UsageError
+from mufin.evaluate import metrics
 from mufin.model import Mufin
 from mufin.progress import Progress
 from mufin.ragged import Ints, offsets_of
@@ -83,7 +83,7 @@ def evaluate(
     propensity: tuple[float, float] = (0.55, 1.5),
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """All metrics on a split; see `mufin.metrics.evaluate` for their names and units.
+    """All metrics on a split; see `mufin.evaluate.metrics.evaluate` for their names and units.
 
     `propensity` holds A and B of Jain et al.; Amazon data has 0.6 and 2.6. Label frequencies are those of
     `train`, or of the split itself in a catalogue without it.

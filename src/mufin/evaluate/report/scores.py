@@ -8,11 +8,11 @@ import numpy as np
 
 from mufin.evaluate.bins import labels_by_category, popularity_bins, recall_contributions
 from mufin.evaluate.bootstrap import intervals
+from mufin.evaluate.metrics import FloatArray, pointwise, propensities
 from mufin.evaluate.report.figures import Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
 from mufin.evaluate.score import measured, seen
-from mufin.metrics import FloatArray, pointwise, propensities
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mufin.calibration import calibration_curve, expected_calibration_error
 from mufin.evaluate.bins import popularity_bins
+from mufin.evaluate.calibration import calibration_curve, expected_calibration_error
 from mufin.evaluate.report.figures import Theme, bare
 from mufin.evaluate.report.page import Figure, Section, Table, Text
 from mufin.evaluate.report.study import Study

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from mufin.errors import UsageError
-from mufin.judged import FloatArray, IntArray, Judged, canonical, judge
+from mufin.evaluate.relevant_hits import FloatArray, IntArray, Judged, canonical, judge
 
 __all__ = [
     "FloatArray", "IntArray", "Judged", "Pointwise", "auc", "coverage", "evaluate", "fitb_accuracy", "judge",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array, csr_matrix
 
-from mufin import metrics
-from mufin.calibration import calibration_curve, expected_calibration_error
 from mufin.errors import UsageError
-from mufin.metrics import IntArray, judge
+from mufin.evaluate import metrics
+from mufin.evaluate.calibration import calibration_curve, expected_calibration_error
+from mufin.evaluate.metrics import IntArray, judge
 
 KEYS = [
     *("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "R@10", "R@100"),
@@ -95,7 +95,7 @@ def test_mrr_finds_the_first_hit(seed: int) -> None:
 def test_blocks_do_not_change_the_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted, truth = random_case(0)
     whole = judge(predicted, truth)
-    monkeypatch.setattr("mufin.judged._BLOCK", 31)
+    monkeypatch.setattr("mufin.evaluate.relevant_hits._BLOCK", 31)
     parts = judge(predicted, truth)
     assert (whole.rows == parts.rows).all()
     assert (whole.places == parts.places).all()
