@@ -22,7 +22,6 @@ STAGES = [
         "bag",
         "inference",
         "attention",
-        "plane",
         "heap",
         "progress",
         "presets",

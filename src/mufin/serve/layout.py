@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mufin.plane import plane
+from mufin.retrieve.project_2d import project_2d
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -92,7 +92,7 @@ def main(source: str, target: str) -> None:
     """Read vectors, write their places and the method."""
     os.nice(10)
     out = sys.stdout
-    points, how = plane(np.load(source), lambda share: print(f"{share:.3f}", file=out, flush=True))
+    points, how = project_2d(np.load(source), lambda share: print(f"{share:.3f}", file=out, flush=True))
     np.save(target, points)
     Path(target).with_suffix(".txt").write_text(how)
 

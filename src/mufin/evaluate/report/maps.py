@@ -11,8 +11,8 @@ import torch
 from mufin.evaluate.report.figures import MARKERS, Draw, Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study, name_of
-from mufin.plane import plane
 from mufin.ragged import Ints
+from mufin.retrieve.project_2d import project_2d
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def adaptation_section(study: Study) -> Section:
         section.blocks.append(
             Text("This model does not adapt datapoints to labels (rank.cross is “none”): x̂² is x̂¹.")
         )
-    at, how = plane(np.concatenate(list(vectors.values())))
+    at, how = project_2d(np.concatenate(list(vectors.values())))
     places = dict(zip(vectors, np.split(at, len(vectors)), strict=True))
     shown = _typical(places)
     caption = (
@@ -133,7 +133,7 @@ def classifiers_section(study: Study) -> Section:
     if len(rows) > LABELS:
         rows = np.sort(study.rng.choice(rows, LABELS, replace=False))
     weights = study.model.labels.weights[torch.from_numpy(study.model_rows[rows])].float().cpu().numpy()
-    at, how = plane(weights)
+    at, how = project_2d(weights)
     categories = study.label_categories(rows)
     if categories is None:
         names, group = _clusters(study, rows, weights)
