@@ -14,10 +14,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue
-from mufin.evaluate import metrics
 from mufin.evaluate.bootstrap import paired
 from mufin.evaluate.calibration import expected_calibration_error
-from mufin.evaluate.metrics import Pointwise
+from mufin.evaluate.per_point import PointMetrics, point_metrics
+from mufin.evaluate.relevant_hits import find_relevant
 
 TOP = 10
 TAIL = 5  # a tail label has at most this many training points
@@ -39,13 +39,13 @@ class Kept:
     ) -> Kept:
         """From label rows (n, k ≥ 10), best first, −1 for none."""
         top = labels[:, :TOP]
-        judged = metrics.judge(top, truth)
+        found = find_relevant(top, truth)
         hits = np.zeros(top.shape, bool)
-        hits[judged.rows, judged.places] = True
+        hits[found.rows, found.ranks] = True
         if probability is None:
             probability = np.full(top.shape, np.nan)
         given = np.where(top >= 0, probability[:, :TOP], np.nan).astype(np.float32)
-        reached = metrics.pointwise(top, truth).only(*COMPARED).reached
+        reached = point_metrics(find_relevant(top, truth)).select(*COMPARED).numerator
         return cls(reached, tail_recall(top, truth, train), hits, given)
 
     def figures(self) -> dict[str, float]:
@@ -82,7 +82,7 @@ def tail_recall(labels: np.ndarray, truth: csr_matrix, train: csr_matrix) -> np.
     rare = np.bincount(train.indices, minlength=train.shape[1]) <= TAIL  # (L,)
     tail = csr_matrix(truth.multiply(rare), dtype=bool)
     tail.eliminate_zeros()
-    recall = metrics.pointwise(labels, tail).only("R@10").reached[:, 0]
+    recall = point_metrics(find_relevant(labels, tail)).select("R@10").numerator[:, 0]
     return np.where(np.diff(tail.indptr) > 0, recall, np.nan)
 
 
@@ -92,7 +92,7 @@ def paired_difference(ours: list[Kept], theirs: list[Kept]) -> dict[str, list[fl
     Several seeds of a row are averaged point by point first, so that what is drawn anew is the test set.
     """
     means = [np.mean([kept.metrics for kept in row], axis=0) for row in (ours, theirs)]
-    found = paired(*(Pointwise(COMPARED, mean, np.ones_like(mean)) for mean in means))
+    found = paired(*(PointMetrics(COMPARED, mean, np.ones_like(mean)) for mean in means))
     return {name: [round(v, 3) for v in (d.value, d.low, d.high)] for name, d in found.items()}
 
 

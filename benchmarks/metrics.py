@@ -2,9 +2,8 @@
 
 python benchmarks/metrics.py [points] [labels] [k]
 
-napkinXC gets lists, its fastest input. Each of its metrics finds the hits again; ours are found once by
-`judge`, so every row of ours is shown with that time added, and the last row adds up what each library needs
-for all of them.
+napkinXC gets lists, its fastest input. Each of its metrics searches for the hits again; ours share one call
+of `find_relevant`, whose time is added to each of our rows. The last row is the total for all metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from napkinxc import metrics as napkin
 from scipy.sparse import csr_matrix
 
 from mufin.evaluate import metrics
-from mufin.evaluate.metrics import FloatArray, IntArray
+from mufin.evaluate.relevant_hits import FloatArray, IntArray
 
 
 def make_case(n: int, labels: int, k: int) -> tuple[IntArray, csr_matrix]:
@@ -56,8 +55,8 @@ def compare(n: int, labels: int, k: int) -> list[dict[str, Any]]:
         predicted.tolist(),
         [row.tolist() for row in np.split(truth.indices, truth.indptr[1:-1])],
     )
-    judging, _ = timed(lambda: metrics.judge(predicted, truth).truth.data, 3)
-    judged = metrics.judge(predicted, truth)
+    judging, _ = timed(lambda: metrics.find_relevant(predicted, truth).truth.data, 3)
+    judged = metrics.find_relevant(predicted, truth)
     pairs: dict[str, tuple[Callable[[], FloatArray], Callable[[], FloatArray]]] = {
         "P": (lambda: metrics.precision(judged, k), lambda: napkin.precision_at_k(relevant, ranking, k=k)),
         "nDCG": (lambda: metrics.ndcg(judged, k), lambda: napkin.ndcg_at_k(relevant, ranking, k=k)),

@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from mufin import Catalogue
 from mufin.data.split import Split
-from mufin.evaluate.baselines import _tfidf
+from mufin.evaluate import baselines
 from mufin.evaluate.score import DEPTH
 
 
@@ -22,7 +22,7 @@ def texts_of(catalogue: Catalogue, points: Split) -> list[str]:
 
 def tfidf(catalogue: Catalogue) -> tuple[csr_matrix, csr_matrix]:
     """Word 1–2-grams and character 3–5-grams of the train and the test points, (N, V) and (n, V)."""
-    return _tfidf(*(texts_of(catalogue, catalogue.split(name)) for name in ("train", "test")))
+    return baselines.tfidf(*(texts_of(catalogue, catalogue.split(name)) for name in ("train", "test")))
 
 
 def threads() -> int:

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from mufin import Catalogue
 from mufin.data.sets import Questions, read_sets
 from mufin.data.split import Split, sparse
-from mufin.evaluate.baselines import _tfidf
+from mufin.evaluate.baselines import tfidf
 from mufin.evaluate.metrics import fitb_accuracy
 from peers.common import texts_of
 
@@ -48,7 +48,7 @@ def attribute_pairs(catalogue: Catalogue) -> Answers:
 def text_similarity(catalogue: Catalogue) -> Answers:
     """The choice whose text is most like the texts of the query."""
     texts = texts_of(catalogue, _singles(catalogue))
-    vectors = _tfidf(texts, texts[:1])[0]
+    vectors = tfidf(texts, texts[:1])[0]
     return _choose(
         lambda query, choices: np.asarray((vectors[choices] @ vectors[query].T).mean(axis=1)).ravel()
     )

@@ -1,4 +1,4 @@
-"""Baselines: small worlds with a known answer."""
+"""Baselines on small examples with a known answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RELEVANCE = csr_matrix([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1], 
 
 @pytest.mark.parametrize("block", [1, 1 << 23])
 def test_popularity_against_a_loop(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_BLOCK", block)
+    monkeypatch.setattr(baselines, "_DENSE_CELLS", block)
     rng = np.random.default_rng(0)
     train, hidden = rng.random((50, 12)) < 0.3, rng.random((20, 12)) < 0.4
     hidden[0] = True
@@ -37,11 +37,11 @@ def test_popularity_pads_when_k_exceeds_the_labels() -> None:
 @pytest.mark.parametrize("block", [1, 1 << 23])
 def test_neighbours_vote_for_their_labels(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(baselines, "_BLOCK", block)
+    monkeypatch.setattr(baselines, "_DENSE_CELLS", block)
     predicted = tfidf_neighbours(TEXTS, RELEVANCE, ["oak desk", "floor lamps", "zzz", ""], k=3, neighbours=2)
     assert predicted[0].tolist() == [0, 1, -1]
     assert predicted[1, 0] == 2
-    assert (predicted[2:] == -1).all()  # no training text resembles these
+    assert (predicted[2:] == -1).all()  # nothing in common with any training text
 
 
 def test_neighbours_never_show_excluded_labels() -> None:
@@ -69,7 +69,7 @@ def test_wrong_uses() -> None:
         tfidf_neighbours(TEXTS, RELEVANCE, ["b"], k=1, neighbours=0)
 
 
-def test_missing_scikit_learn_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
     with pytest.raises(UsageError, match="scikit-learn"):
         tfidf_neighbours(TEXTS, RELEVANCE, ["desk"], k=1)

@@ -1,4 +1,4 @@
-"""Analyses of a ranking against oracles written with loops."""
+"""Breakdowns of metrics agree with simple loops."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from mufin.evaluate.bins import (
     precision_by_category,
     recall_contributions,
 )
+from mufin.evaluate.relevant_hits import find_relevant
 
 
 def long_tail(seed: int, n: int = 400, labels: int = 300) -> csr_matrix:
-    """Relevance in which label l is relevant about as often as 1 / (l + 5)."""
+    """Relevance with label frequencies proportional to 1 / (l + 5)."""
     rng = np.random.default_rng(seed)
     return csr_matrix(rng.random((n, labels)) < 1 / (np.arange(labels) + 5))
 
@@ -58,10 +59,10 @@ def test_contributions_sum_to_recall(seed: int, k: int) -> None:
                 expected[number[label]] += 1 / len(relevant) / len(predicted)
     contributions = recall_contributions(predicted, truth, number, k)
     assert contributions == pytest.approx(expected)
-    assert contributions.sum() == pytest.approx(metrics.recall(metrics.judge(predicted, truth), k)[k - 1])
+    assert contributions.sum() == pytest.approx(metrics.recall(find_relevant(predicted, truth), k)[k - 1])
 
 
-def test_contributions_need_a_bin_for_each_label() -> None:
+def test_every_label_needs_a_bin() -> None:
     with pytest.raises(UsageError, match="for 2 labels"):
         recall_contributions([[0]], csr_matrix([[1, 0]], dtype=bool), [0])
 
@@ -76,7 +77,7 @@ def test_precision_of_each_category_is_that_of_its_datapoints() -> None:
     assert list(table) == ["chair", "desk", "lamp"]
     for name, value in table.items():
         rows = [i for i, category in enumerate(categories) if category == name]
-        assert value == pytest.approx(metrics.precision(metrics.judge(predicted[rows], truth[rows]), 5)[4])
+        assert value == pytest.approx(metrics.precision(find_relevant(predicted[rows], truth[rows]), 5)[4])
     with pytest.raises(UsageError, match="1 categories for 400"):
         precision_by_category(predicted, truth, ["desk"])
 

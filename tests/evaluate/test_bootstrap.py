@@ -1,4 +1,4 @@
-"""Metrics point by point agree with those over all; intervals and paired tests say what they should."""
+"""Metrics per datapoint add up to the overall ones; intervals and p-values are calibrated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from scipy.sparse import csr_matrix, random
 from mufin.errors import UsageError
 from mufin.evaluate import bootstrap, metrics
 from mufin.evaluate.bootstrap import intervals, paired
-from mufin.evaluate.metrics import Pointwise, pointwise
+from mufin.evaluate.per_point import PointMetrics, point_metrics
+from mufin.evaluate.relevant_hits import find_relevant
 
 
 def world(n: int = 300, labels: int = 40, seed: int = 0, skill: float = 1.0) -> tuple[np.ndarray, csr_matrix]:
-    """A truth, and a ranking of all labels that puts relevant ones forward by `skill`."""
+    """A truth, and a ranking that prefers relevant labels by `skill`."""
     rng = np.random.default_rng(0)
     truth = csr_matrix(random(n, labels, 0.1, "csr", random_state=rng) > 0)
     noise = np.random.default_rng(seed).normal(size=(n, labels))
@@ -23,49 +24,49 @@ def world(n: int = 300, labels: int = 40, seed: int = 0, skill: float = 1.0) -> 
 
 def test_sums_over_points_are_the_metrics():
     ranking, truth = world()
-    ranking[3, 4:] = -1  # fewer labels came back
+    ranking[3, 4:] = -1  # fewer predictions
     q = metrics.propensities(truth)
     expected = metrics.evaluate(ranking, truth, q)
-    found = pointwise(ranking, truth, q).values()
+    found = point_metrics(find_relevant(ranking, truth), q).values()
     assert set(expected) - set(found) == {"coverage@5"}
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-10)
 
 
-def test_an_interval_holds_the_truth_nineteen_times_of_twenty():
+def test_intervals_cover_the_true_value_95_percent_of_the_time():
     rng = np.random.default_rng(1)
     held = 0
     for _ in range(200):
         hits = (rng.random((80, 1)) < 0.3).astype(float)
-        found = intervals(Pointwise(("P@1",), hits, np.ones((80, 1))), samples=300)["P@1"]
+        found = intervals(PointMetrics(("P@1",), hits, np.ones((80, 1))), samples=300)["P@1"]
         held += found[0] <= 30 <= found[1]
     assert 180 <= held <= 198
 
 
-def test_intervals_are_those_of_samples_drawn_one_by_one():
+def test_intervals_match_a_plain_bootstrap():
     ranking, truth = world(n=60)
     q = metrics.propensities(truth)
-    low, high = intervals(pointwise(ranking, truth, q), samples=2000)["PSP@5"]
+    low, high = intervals(point_metrics(find_relevant(ranking, truth), q), samples=2000)["PSP@5"]
     rng = np.random.default_rng(7)
     drawn = []
     for _ in range(2000):
         rows = rng.integers(0, 60, 60)
-        drawn.append(100 * metrics.psp(metrics.judge(ranking[rows], truth[rows]), q, 5)[4])
+        drawn.append(100 * metrics.psp(find_relevant(ranking[rows], truth[rows]), q, 5)[4])
     assert (low, high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.8)
 
 
-def test_grouping_many_points_hardly_moves_an_interval(monkeypatch: pytest.MonkeyPatch):
+def test_grouping_hardly_changes_an_interval(monkeypatch: pytest.MonkeyPatch):
     ranking, truth = world(n=2000)
-    measured = pointwise(ranking, truth, metrics.propensities(truth))
+    measured = point_metrics(find_relevant(ranking, truth), metrics.propensities(truth))
     whole = intervals(measured)["nDCG@5"]
-    monkeypatch.setattr(bootstrap, "GROUPS", 500)
+    monkeypatch.setattr(bootstrap, "MAX_GROUPS", 500)
     assert intervals(measured)["nDCG@5"] == pytest.approx(whole, abs=0.5)
 
 
-def test_a_better_ranking_is_significant_and_its_twin_is_not():
+def test_a_better_ranking_is_significant_and_an_equal_one_is_not():
     _, truth = world()
     q = metrics.propensities(truth)
     good, bad, other = (
-        pointwise(world(seed=seed, skill=skill)[0], truth, q)
+        point_metrics(find_relevant(world(seed=seed, skill=skill)[0], truth), q)
         for seed, skill in ((1, 2.0), (2, 0.5), (3, 2.0))
     )
     better = paired(good, bad, samples=2000)["P@5"]
@@ -83,15 +84,14 @@ def test_p_is_uniform_where_nothing_differs():
     rng = np.random.default_rng(5)
     small = 0
     for seed in range(200):
-        a, b = rng.random((2, 40, 1))
-        ones = np.ones((40, 1))
-        found = paired(Pointwise(("MRR",), a, ones), Pointwise(("MRR",), b, ones), samples=200, seed=seed)
+        run, base = (PointMetrics(("MRR",), values, np.ones((40, 1))) for values in rng.random((2, 40, 1)))
+        found = paired(run, base, samples=200, seed=seed)
         small += found["MRR"].p < 0.1
     assert 8 <= small <= 34
 
 
-def test_runs_on_other_points_cannot_be_paired():
+def test_runs_on_different_points_cannot_be_paired():
     (first, truth), (second, other) = world(n=20), world(n=30)
-    measured = [pointwise(r, t, np.ones(40)) for r, t in ((first, truth), (second, other))]
+    measured = [point_metrics(find_relevant(r, t), np.ones(40)) for r, t in ((first, truth), (second, other))]
     with pytest.raises(UsageError, match="same datapoints"):
         paired(*measured)

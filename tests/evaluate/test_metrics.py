@@ -1,4 +1,4 @@
-"""Metrics against napkinXC, against oracles written with loops, and at the edges."""
+"""Metrics agree with napkinXC and with simple loops, also in edge cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, csr_matrix
 from mufin.errors import UsageError
 from mufin.evaluate import metrics
 from mufin.evaluate.calibration import calibration_curve, expected_calibration_error
-from mufin.evaluate.metrics import IntArray, judge
+from mufin.evaluate.relevant_hits import IntArray, find_relevant
 
 KEYS = [
     *("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "R@10", "R@100"),
@@ -22,7 +22,7 @@ KEYS = [
 def random_case(
     seed: int, n: int = 200, labels: int = 60, k: int = 12, padded: bool = True
 ) -> tuple[IntArray, csr_matrix]:
-    """A ranking of unique labels with ragged ends, and a truth in which some datapoints have nothing."""
+    """A ranking of unique labels with padded rows, and a truth with some empty rows."""
     rng = np.random.default_rng(seed)
     truth = csr_matrix(rng.random((n, labels)) < 0.08 * rng.integers(0, 3, (n, 1)))
     predicted = np.argsort(rng.random((n, labels)) - 0.4 * truth.toarray(), axis=1)[:, :k].astype(np.int64)
@@ -43,14 +43,14 @@ def test_equals_napkinxc(seed: int, padded: bool) -> None:
     train = random_case(seed + 100)[1]
     q = metrics.propensities(train)
     assert q == pytest.approx(napkin.Jain_et_al_inverse_propensity(train), abs=1e-9)
-    judged, ranking = judge(predicted, truth), predicted.tolist()
+    hits, ranking = find_relevant(predicted, truth), predicted.tolist()
     for ours, theirs in [
-        (metrics.precision(judged, 10), napkin.precision_at_k(truth, ranking, k=10)),
-        (metrics.ndcg(judged, 10), napkin.ndcg_at_k(truth, ranking, k=10)),
-        (metrics.recall(judged, 10), napkin.recall_at_k(truth, ranking, k=10)),
-        (metrics.psp(judged, q, 10), napkin.psprecision_at_k(truth, ranking, q, k=10)),
-        (metrics.psndcg(judged, q, 10), napkin.psndcg_at_k(truth, ranking, q, k=10)),
-        (metrics.coverage(judged, 10), napkin.coverage_at_k(truth, ranking, k=10)),
+        (metrics.precision(hits, 10), napkin.precision_at_k(truth, ranking, k=10)),
+        (metrics.ndcg(hits, 10), napkin.ndcg_at_k(truth, ranking, k=10)),
+        (metrics.recall(hits, 10), napkin.recall_at_k(truth, ranking, k=10)),
+        (metrics.psp(hits, q, 10), napkin.psprecision_at_k(truth, ranking, q, k=10)),
+        (metrics.psndcg(hits, q, 10), napkin.psndcg_at_k(truth, ranking, q, k=10)),
+        (metrics.coverage(hits, 10), napkin.coverage_at_k(truth, ranking, k=10)),
     ]:
         assert ours == pytest.approx(theirs, abs=1e-9)
 
@@ -79,7 +79,7 @@ def test_auc_counts_pairs(seed: int, k: int) -> None:
         ]
         only_hits = bool(top) and relevant.issuperset(top)
         values.append(float(only_hits) if not right else sum(right) / len(right))
-    assert metrics.auc(judge(predicted, truth), k) == pytest.approx(np.mean(values))
+    assert metrics.auc(find_relevant(predicted, truth), k) == pytest.approx(np.mean(values))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,16 +89,16 @@ def test_mrr_finds_the_first_hit(seed: int) -> None:
         next((1 / place for place, label in enumerate(row, 1) if label in relevant), 0.0)
         for row, relevant in zip(predicted.tolist(), relevant_sets(truth), strict=True)
     ]
-    assert metrics.mrr(judge(predicted, truth)) == pytest.approx(np.mean(values))
+    assert metrics.mrr(find_relevant(predicted, truth)) == pytest.approx(np.mean(values))
 
 
 def test_blocks_do_not_change_the_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted, truth = random_case(0)
-    whole = judge(predicted, truth)
-    monkeypatch.setattr("mufin.evaluate.relevant_hits._BLOCK", 31)
-    parts = judge(predicted, truth)
+    whole = find_relevant(predicted, truth)
+    monkeypatch.setattr("mufin.evaluate.relevant_hits._LOOKUP_CELLS", 31)
+    parts = find_relevant(predicted, truth)
     assert (whole.rows == parts.rows).all()
-    assert (whole.places == parts.places).all()
+    assert (whole.ranks == parts.ranks).all()
     assert (whole.labels == parts.labels).all()
 
 
@@ -107,12 +107,12 @@ def test_evaluate_names_everything_in_percent() -> None:
     q = metrics.propensities(truth)
     table = metrics.evaluate(predicted, truth, q)
     assert sorted(table) == sorted(KEYS)
-    judged = judge(predicted, truth)
-    assert table["P@3"] == pytest.approx(100 * metrics.precision(judged, 3)[2])
-    assert table["PSnDCG@5"] == pytest.approx(100 * metrics.psndcg(judged, q)[4])
-    assert table["coverage@5"] == pytest.approx(100 * metrics.coverage(judged)[4])
-    assert table["AUC"] == metrics.auc(judged)
-    assert table["MRR"] == metrics.mrr(judged)
+    hits = find_relevant(predicted, truth)
+    assert table["P@3"] == pytest.approx(100 * metrics.precision(hits, 3)[2])
+    assert table["PSnDCG@5"] == pytest.approx(100 * metrics.psndcg(hits, q)[4])
+    assert table["coverage@5"] == pytest.approx(100 * metrics.coverage(hits)[4])
+    assert table["AUC"] == metrics.auc(hits)
+    assert table["MRR"] == metrics.mrr(hits)
     assert all(type(value) is float for value in table.values())
     assert not any(key.startswith("PS") for key in metrics.evaluate(predicted, truth))
 
@@ -126,10 +126,10 @@ def test_the_best_ranking_scores_100() -> None:
     assert table == pytest.approx(perfect)
 
 
-def test_places_beyond_the_last_column_are_misses() -> None:
-    judged = judge([[0], [1]], csr_matrix([[1, 0], [1, 0]], dtype=bool))
-    assert metrics.precision(judged, 4).tolist() == [1 / 2, 1 / 4, 1 / 6, 1 / 8]
-    assert metrics.recall(judged, 3).tolist() == [0.5, 0.5, 0.5]
+def test_missing_predictions_are_misses() -> None:
+    hits = find_relevant([[0], [1]], csr_matrix([[1, 0], [1, 0]], dtype=bool))
+    assert metrics.precision(hits, 4).tolist() == [1 / 2, 1 / 4, 1 / 6, 1 / 8]
+    assert metrics.recall(hits, 3).tolist() == [0.5, 0.5, 0.5]
 
 
 def test_nothing_relevant_and_nothing_returned_score_0() -> None:
@@ -173,23 +173,23 @@ def test_any_form_of_the_truth_gives_the_same_numbers() -> None:
         ([[0]], "1 predicted rows"),
         ([[0], [3]], "expected −1…2"),
         ([[-2], [0]], "expected −1…2"),
-        ([[-1, 0], [0, 1]], "close a row"),
+        ([[-1, 0], [0, 1]], "pad the end"),
     ],
 )
-def test_rankings_that_cannot_be_judged(predicted: list[list[int]], message: str) -> None:
+def test_invalid_rankings(predicted: list[list[int]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        judge(predicted, csr_matrix(np.zeros((2, 3), bool)))
+        find_relevant(predicted, csr_matrix(np.zeros((2, 3), bool)))
 
 
 def test_other_wrong_uses() -> None:
-    judged = judge([[0]], csr_matrix([[1, 0]], dtype=bool))
+    hits = find_relevant([[0]], csr_matrix([[1, 0]], dtype=bool))
     with pytest.raises(UsageError, match="k is 0"):
-        metrics.precision(judged, 0)
-    with pytest.raises(UsageError, match=r"expected one a label, \(2,\)"):
-        metrics.psp(judged, np.ones(3))
+        metrics.precision(hits, 0)
+    with pytest.raises(UsageError, match=r"expected one per label, \(2,\)"):
+        metrics.psp(hits, np.ones(3))
     with pytest.raises(UsageError, match="no rows"):
         metrics.propensities(csr_matrix(np.zeros((0, 3), bool)))
-    with pytest.raises(UsageError, match="one choice an answer"):
+    with pytest.raises(UsageError, match="one choice per answer"):
         metrics.fitb_accuracy([1, 2], [1])
 
 
@@ -206,14 +206,14 @@ def test_calibration_error_against_a_loop():
         own = [i for i, p in enumerate(chance) if min(int(p * 15), 14) == round(start * 15)]
         expected += abs(chance[own].mean() - hit[own].mean()) * len(own) / 502
     assert expected_calibration_error(chance, hit) == pytest.approx(expected)
-    count, claimed, found = calibration_curve(chance, hit)
+    count, predicted, observed = calibration_curve(chance, hit)
     assert count.sum() == 502
-    assert (claimed[1:] > claimed[:-1]).all()
-    assert ((found >= 0) & (found <= 1)).all()
+    assert (predicted[1:] > predicted[:-1]).all()
+    assert ((observed >= 0) & (observed <= 1)).all()
 
 
-def test_a_sure_and_right_model_has_no_calibration_error():
+def test_a_certain_and_correct_model_has_no_calibration_error():
     assert expected_calibration_error([1.0, 0.0, 1.0], [True, False, True]) == 0
     assert expected_calibration_error([], []) == 0
-    with pytest.raises(UsageError, match="expected as many"):
+    with pytest.raises(UsageError, match="expected one each"):
         calibration_curve([0.5], [True, False])

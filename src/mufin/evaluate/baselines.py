@@ -1,7 +1,7 @@
-"""Two baselines every model must beat: the popular labels, and TF-IDF nearest neighbours of the text.
+"""Two baselines: the most popular labels, and TF-IDF nearest neighbours of the text.
 
-Both return label rows (n, k), best first, −1 where fewer than k labels are eligible. `exclude` (n, L) marks
-labels never to be shown to a datapoint.
+Both return label rows (n, k), best first, padded with −1 if fewer than k labels are eligible. `exclude`
+(n, L) marks labels that must not be predicted for a datapoint.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
 
 from mufin.errors import UsageError
-from mufin.evaluate.metrics import IntArray
+from mufin.evaluate.relevant_hits import IntArray
 
-_BLOCK = 1 << 23  # cells of the largest dense block: 32 MB of float32
+_DENSE_CELLS = 1 << 23  # of the largest dense block: 32 MB of float32
 
 
 def popularity(train_relevance: csr_matrix, n: int, k: int, exclude: csr_matrix | None = None) -> IntArray:
-    """The k most frequent training labels, the same for each of n datapoints but for its excluded ones.
+    """The k most frequent training labels for each of n datapoints, without its excluded ones.
 
     >>> train = csr_matrix([[0, 1, 1], [0, 0, 1]], dtype=bool)  # seen 0, 1, 2 times
     >>> popularity(train, n=2, k=2, exclude=csr_matrix([[0, 0, 0], [0, 0, 1]], dtype=bool)).tolist()
@@ -33,7 +33,7 @@ def popularity(train_relevance: csr_matrix, n: int, k: int, exclude: csr_matrix 
     if exclude is None:
         predicted[:, : len(candidates)] = candidates
         return predicted
-    step = max(1, _BLOCK // max(1, len(candidates)))
+    step = max(1, _DENSE_CELLS // max(1, len(candidates)))
     for start in range(0, n, step):
         hidden = exclude[start : start + step, candidates].toarray().astype(bool)  # (b, depth)
         allowed_first = np.argsort(hidden, axis=1, kind="stable")[:, :k]
@@ -50,23 +50,23 @@ def tfidf_neighbours(
     neighbours: int = 50,
     exclude: csr_matrix | None = None,
 ) -> IntArray:
-    """The labels of the nearest training texts, each neighbour voting with its squared similarity.
+    """The labels of the nearest training texts; each neighbour votes with its squared similarity.
 
     vote(l) = Σ_{i among the nearest} ⟨x, x_i⟩² y_il, x = TF-IDF of word 1–2-grams and character 3–5-grams.
-    Squared, the many far neighbours do not outvote the few near ones.
+    Squaring keeps many distant neighbours from outvoting a few near ones.
     """
     _check(k, len(test_texts), exclude)
     if len(train_texts) != train_relevance.shape[0]:
-        raise UsageError(f"{len(train_texts)} training texts, {train_relevance.shape[0]} rows of relevance")
+        raise UsageError(f"{len(train_texts)} training texts for {train_relevance.shape[0]} relevance rows")
     if neighbours < 1:
         raise UsageError(f"neighbours is {neighbours}; it must be at least 1")
     predicted = np.full((len(test_texts), k), -1, np.int64)
     if not len(test_texts) or not any(text.strip() for text in train_texts):
         return predicted
-    train, test = _tfidf(train_texts, test_texts)
+    train, test = tfidf(train_texts, test_texts)
     relevance = csr_matrix(train_relevance, dtype=np.float32)
     columns = csr_matrix(train.T)  # (V, N)
-    step = max(1, _BLOCK // max(1, len(train_texts)))
+    step = max(1, _DENSE_CELLS // max(1, len(train_texts)))
     for start in range(0, len(test_texts), step):
         nearest = _nearest((test[start : start + step] @ columns).toarray(), neighbours)  # (b, N)
         votes = csr_matrix(nearest.power(2) @ relevance)  # (b, L)
@@ -76,8 +76,8 @@ def tfidf_neighbours(
     return predicted
 
 
-def _tfidf(train_texts: Sequence[str], test_texts: Sequence[str]) -> tuple[csr_matrix, csr_matrix]:
-    """Word and character TF-IDF side by side, (N, V) and (n, V), each half of unit length."""
+def tfidf(train_texts: Sequence[str], test_texts: Sequence[str]) -> tuple[csr_matrix, csr_matrix]:
+    """Concatenate word and character TF-IDF, (N, V) and (n, V), each normalised on its own."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError as error:
@@ -88,7 +88,9 @@ def _tfidf(train_texts: Sequence[str], test_texts: Sequence[str]) -> tuple[csr_m
         TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\S+", sublinear_tf=True, dtype=np.float32),
         TfidfVectorizer(ngram_range=(3, 5), analyzer="char", sublinear_tf=True, dtype=np.float32),
     ]
-    padded = [[f" {text} " for text in texts] for texts in (train_texts, test_texts)]  # "a" has a 3-gram too
+    padded = [
+        [f" {text} " for text in texts] for texts in (train_texts, test_texts)
+    ]  # so that even "a" has a 3-gram
     train = hstack([half.fit_transform(padded[0]) for half in halves], format="csr")
     test = hstack([half.transform(padded[1]) for half in halves], format="csr")
     return csr_matrix(train), csr_matrix(test)
@@ -104,14 +106,14 @@ def _nearest(similarity: npt.NDArray[np.float32], neighbours: int) -> csr_matrix
 
 
 def _top_labels(votes: csr_matrix, k: int) -> IntArray:
-    """The k columns of largest positive value in each row, (b, k), −1 where there are fewer."""
-    votes.sort_indices()  # equal votes: the lower label first
+    """The k columns with the largest positive values of each row, (b, k), padded with −1."""
+    votes.sort_indices()  # ties go to the lower label
     rows = np.repeat(np.arange(votes.shape[0]), np.diff(votes.indptr))
     order = np.lexsort((-votes.data, rows))
-    places = np.arange(len(rows)) - votes.indptr[rows]
-    kept = (places < k) & (votes.data[order] > 0)
+    ranks = np.arange(len(rows)) - votes.indptr[rows]
+    kept = (ranks < k) & (votes.data[order] > 0)
     top = np.full((votes.shape[0], k), -1, np.int64)
-    top[rows[kept], places[kept]] = votes.indices[order][kept]
+    top[rows[kept], ranks[kept]] = votes.indices[order][kept]
     return top
 
 

@@ -1,4 +1,4 @@
-"""The paper's analyses of a ranking: recall by label popularity, precision by category."""
+"""Break metrics down: recall by label popularity, precision by category."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from scipy.sparse import csr_matrix
 
 from mufin.data.items import Items
 from mufin.errors import UsageError
-from mufin.evaluate.metrics import FloatArray, IntArray, judge
+from mufin.evaluate.relevant_hits import FloatArray, IntArray, find_relevant
+
+POPULARITY_BINS = 5
+NO_CATEGORY = "none"  # the category of items whose value is missing
+NOT_COUNTED = "–"
 
 
-def popularity_bins(train_relevance: csr_matrix, bins: int = 5) -> IntArray:
-    """Bin number of each label, 0 = rarest; every bin holds about the same number of training pairs.
+def popularity_bins(train_relevance: csr_matrix, bins: int = POPULARITY_BINS) -> IntArray:
+    """Bin of each label, 0 = rarest; all bins have about the same number of training pairs.
 
-    Labels stand in order of training frequency; one that straddles a border goes where its middle pair lies.
-    Labels never seen in training are in bin 0.
+    Labels are sorted by training frequency; a label on a boundary goes where its middle pair lies. Labels
+    that do not occur in training are in bin 0.
 
     >>> train = csr_matrix([[1, 1, 1, 0], [1, 0, 0, 0]], dtype=bool)  # seen 2, 1, 1, 0 times
     >>> popularity_bins(train, bins=2).tolist()
@@ -37,9 +41,7 @@ def popularity_bins(train_relevance: csr_matrix, bins: int = 5) -> IntArray:
 def recall_contributions(
     predicted: npt.ArrayLike, truth: csr_matrix, bin_of_label: npt.ArrayLike, k: int = 10
 ) -> FloatArray:
-    """What each bin adds to R@k, (bins,): mean of its hits in the top k / all relevant labels.
-
-    The contributions sum to R@k.
+    """The contribution of each bin to R@k, (bins,); the contributions sum to R@k.
 
     >>> truth = csr_matrix([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=bool)
     >>> recall_contributions([[0, 1], [2, 3]], truth, [0, 1, 1, 1]).tolist()  # R@10 = 1
@@ -48,31 +50,31 @@ def recall_contributions(
     numbers = np.asarray(bin_of_label)
     if numbers.shape != (truth.shape[1],):
         raise UsageError(f"bin numbers of shape {numbers.shape} for {truth.shape[1]} labels")
-    judged = judge(predicted, truth).within(k)
-    share = 1 / judged.relevant[judged.rows]  # (H,)
+    hits = find_relevant(predicted, truth).top(k)
+    share = 1 / hits.relevant[hits.rows]  # (H,)
     bins = int(numbers.max(initial=0)) + 1
-    return np.bincount(numbers[judged.labels], share, minlength=bins) / judged.n
+    return np.bincount(numbers[hits.labels], share, minlength=bins) / hits.n
 
 
 def categories_of(items: Items, rows: IntArray, column: str = "category") -> list[str] | None:
-    """The category of each of these items, or nothing where there is no such column."""
+    """The category of each item, or None if the column does not exist."""
     if column not in items.table.column_names:
         return None
     values = items.table.column(column).take(rows).to_pylist()
-    return ["none" if value is None else str(value) for value in values]
+    return [NO_CATEGORY if value is None else str(value) for value in values]
 
 
 def labels_by_category(labels: Items, column: str, names: Iterable[str]) -> dict[str, int | str]:
-    """How many labels each of these categories has; “–” where labels have no such column."""
+    """Number of labels per category; “–” if labels do not have the column."""
     found = categories_of(labels, np.arange(len(labels)), column)
     count = Counter(found)
-    return {name: "–" if found is None else count[name] for name in names}
+    return {name: NOT_COUNTED if found is None else count[name] for name in names}
 
 
 def precision_by_category(
     predicted: npt.ArrayLike, truth: csr_matrix, categories: Sequence[str], k: int = 5
 ) -> dict[str, float]:
-    """P@k over the datapoints of each category, in order of name.
+    """P@k over the datapoints of each category, sorted by name.
 
     >>> truth = csr_matrix([[1, 1], [1, 0], [0, 1]], dtype=bool)
     >>> precision_by_category([[0, 1], [1, 0], [0, -1]], truth, ["desk", "lamp", "lamp"], k=2)
@@ -83,6 +85,6 @@ def precision_by_category(
     names, number, size = np.unique(
         np.asarray(categories, dtype=str), return_inverse=True, return_counts=True
     )
-    judged = judge(predicted, truth).within(k)
-    hits = np.bincount(number[judged.rows], minlength=len(names))
-    return {str(name): float(value) for name, value in zip(names, hits / (k * size), strict=True)}
+    hits = find_relevant(predicted, truth).top(k)
+    count = np.bincount(number[hits.rows], minlength=len(names))
+    return {str(name): float(value) for name, value in zip(names, count / (k * size), strict=True)}

@@ -18,7 +18,9 @@ from mufin.evaluate.bins import (
     recall_contributions,
 )
 from mufin.evaluate.bootstrap import Difference, intervals, paired
-from mufin.evaluate.metrics import FloatArray, pointwise, propensities
+from mufin.evaluate.metrics import propensities
+from mufin.evaluate.per_point import point_metrics
+from mufin.evaluate.relevant_hits import FloatArray, find_relevant
 from mufin.evaluate.score import measured, predict, seen
 from mufin.model import Mufin
 from mufin.progress import Progress
@@ -94,7 +96,7 @@ def compare(
         if name in runs:
             raise UsageError(f"{name} is given twice; name each run once")
         predictions = predict(model, catalogue, points, progress=progress)
-        by_point = pointwise(predictions.labels, points.relevance, weights)
+        by_point = point_metrics(find_relevant(predictions.labels, points.relevance), weights)
         parts = recall_contributions(predictions.labels, points.relevance, bins)
         precision = (
             precision_by_category(predictions.labels, points.relevance, categories) if categories else {}

@@ -8,7 +8,9 @@ import numpy as np
 
 from mufin.evaluate.bins import labels_by_category, popularity_bins, recall_contributions
 from mufin.evaluate.bootstrap import intervals
-from mufin.evaluate.metrics import FloatArray, pointwise, propensities
+from mufin.evaluate.metrics import propensities
+from mufin.evaluate.per_point import point_metrics
+from mufin.evaluate.relevant_hits import FloatArray, find_relevant
 from mufin.evaluate.report.figures import Theme, bare, shortened
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.report.study import Study
@@ -25,7 +27,9 @@ def metrics_section(study: Study) -> Section:
     """Every metric, and how sure it is."""
     values = measured(study.predictions, study.catalogue, study.points, study.propensity)
     weights = propensities(seen(study.catalogue, study.points), *study.propensity)
-    ranges = intervals(pointwise(study.predictions.labels, study.points.relevance, weights))
+    ranges = intervals(
+        point_metrics(find_relevant(study.predictions.labels, study.points.relevance), weights)
+    )
     names = [name for name in values if "ms" not in name and name != "points"]
     rows = [[name, values[name], *ranges.get(name, ("–", "–"))] for name in names]
     return Section(
@@ -80,8 +84,8 @@ def category_section(study: Study) -> Section:
 def _by_category(study: Study, categories: list[str]) -> tuple[list[str], np.ndarray, FloatArray, FloatArray]:
     """Names, sizes, P@5 and the half widths of its intervals."""
     names, number, count = np.unique(np.asarray(categories), return_inverse=True, return_counts=True)
-    by_point = pointwise(study.predictions.labels, study.points.relevance).only("P@5")
-    hits = 100 * by_point.reached[:, 0]
+    by_point = point_metrics(find_relevant(study.predictions.labels, study.points.relevance)).select("P@5")
+    hits = 100 * by_point.numerator[:, 0]
     groups = [hits[number == i] for i in range(len(names))]
     value, error = (np.array([of(group) for group in groups]) for of in (np.mean, study.interval))
     return names.tolist(), count, value, error

@@ -15,7 +15,7 @@ from mufin.data.split import Split
 from mufin.data.thumbnails import small
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.bins import categories_of
-from mufin.evaluate.metrics import FloatArray
+from mufin.evaluate.relevant_hits import FloatArray
 from mufin.evaluate.report.figures import shortened
 from mufin.evaluate.report.page import Card, data_uri
 from mufin.evaluate.score import Predictions, seen
