@@ -1,4 +1,4 @@
-"""Several models side by side, from Python and from the command line."""
+"""Comparing models, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def folders(
     return here / "weak", here / "good", here / "shop"
 
 
-def test_each_run_has_its_own_metrics_and_is_held_against_the_first(
-    shop: Catalogue, tiny_model: Mufin, weak: Mufin
-):
+def test_runs_are_compared_with_the_first(shop: Catalogue, tiny_model: Mufin, weak: Mufin):
     found = compare([("weak", weak), ("good", tiny_model)], shop)
     assert found.base == "weak"
     assert found.runs["weak"].against == {}
@@ -45,10 +43,10 @@ def test_each_run_has_its_own_metrics_and_is_held_against_the_first(
     assert sum(good.bins) == pytest.approx(expected["R@10"])
     assert set(good.categories) == {"bar", "circle", "square"}
     assert found.category_sizes == {"bar": 4, "circle": 4, "square": 4}
-    assert set(found.category_labels.values()) == {"–"}  # the shop's labels are search words
+    assert set(found.category_labels.values()) == {"–"}  # the labels of the shop are search terms
 
 
-def test_a_run_given_twice(shop: Catalogue, tiny_model: Mufin):
+def test_a_duplicate_run_is_rejected(shop: Catalogue, tiny_model: Mufin):
     with pytest.raises(UsageError, match="given twice"):
         compare([("a", tiny_model), ("a", tiny_model)], shop)
 
@@ -83,7 +81,7 @@ def test_the_command(folders: tuple[Path, Path, Path], tmp_path: Path, capsys: p
         (["good", "good"], "given twice"),
     ],
 )
-def test_wrong_calls(
+def test_invalid_arguments(
     folders: tuple[Path, Path, Path],
     arguments: list[str],
     said: str,

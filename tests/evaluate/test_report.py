@@ -1,4 +1,4 @@
-"""The report: every section is there, nothing of a catalogue is markup, and the page needs no other file."""
+"""The report is complete, escapes catalogue texts, and is one self-contained file."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit
 from mufin.errors import UsageError
 from mufin.evaluate.report import SECTIONS, check_report, write_report
+from mufin.evaluate.report.adaptation import adaptation_section
 from mufin.evaluate.report.attention import attention_section
+from mufin.evaluate.report.classifiers import alpha_section, classifiers_section
+from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.examples import modalities_section
-from mufin.evaluate.report.figures import LIGHT, render, shortened
-from mufin.evaluate.report.maps import adaptation_section, classifiers_section
+from mufin.evaluate.report.figures import truncate
+from mufin.evaluate.report.label_noise import truth_probability
+from mufin.evaluate.report.metrics import category_section
 from mufin.evaluate.report.page import Figure, Page, Section, Table, Text
-from mufin.evaluate.report.scores import category_section
-from mufin.evaluate.report.study import Study
-from mufin.evaluate.report.suspects import truth_probability
-from mufin.evaluate.report.trust import alpha_section
-from mufin.evaluate.score import evaluate, features_of, measured, predict
+from mufin.evaluate.score import encode_points, evaluate, predict, score_predictions
 from mufin.progress import Progress
 
 EVIL = "<script>alert('x')</script> & \"desk\""
 
 
 class Seen(html.parser.HTMLParser):
-    """All tags, all addresses, all text of a page."""
+    """The tags, URLs and text of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[str] = []
-        self.addresses: list[str] = []
+        self.urls: list[str] = []
         self.text = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+        self.urls += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -51,7 +51,7 @@ class Seen(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def outfits(tiny_config: Config) -> tuple[Catalogue, Mufin]:
-    """Labels are the items: pictures on both sides, several descriptors a label; titles try to be markup."""
+    """Items as labels: images on both sides, several descriptors per label, markup in a title."""
     shop = made_shop()
     ids = shop.items.ids.to_pylist()
     items = []
@@ -66,12 +66,12 @@ def outfits(tiny_config: Config) -> tuple[Catalogue, Mufin]:
     return catalogue, fit(catalogue, tiny_config.override(["memory.neighbours=5"]), quiet=True)
 
 
-def study_of(catalogue: Catalogue, model: Mufin, **changed: object) -> Study:
+def report_data(catalogue: Catalogue, model: Mufin, **changed: object) -> ReportData:
     points = catalogue.split("test")
-    features = features_of(model, catalogue.items, points.members, Progress(quiet=True))
+    features = encode_points(model, catalogue.items, points.members, Progress(quiet=True))
     found = predict(model, catalogue, points)
     return replace(
-        Study(model, catalogue, points, features, found, (0.55, 1.5), "category"),
+        ReportData(model, catalogue, points, features, found, (0.55, 1.5), "category"),
         **changed,  # type: ignore[arg-type]
     )
 
@@ -87,12 +87,12 @@ def written(outfits: tuple[Catalogue, Mufin], tmp_path_factory: pytest.TempPathF
     return path
 
 
-def test_every_section_is_in_the_page(written: Path):
+def test_the_page_has_every_section(written: Path):
     page = written.read_text("utf-8")
     found = re.findall(r'<section id="([\w-]+)"', page)
     assert found == [
-        "metrics", "categories", "popularity", "examples", "modalities", "signals", "suspects", "calibration",
-        "attention", "adaptation", "classifiers", "alpha", "latency",
+        "metrics", "categories", "popularity", "examples", "modalities", "signals", "label-noise",
+        "calibration", "attention", "adaptation", "classifiers", "alpha", "latency",
     ]  # fmt: skip
     assert len(found) == len(SECTIONS)
     assert "Expected calibration error" in page
@@ -100,7 +100,7 @@ def test_every_section_is_in_the_page(written: Path):
     assert "✗ not relevant" in page
 
 
-def test_texts_of_a_catalogue_are_never_markup(written: Path):
+def test_catalogue_texts_are_escaped(written: Path):
     seen = Seen(written.read_text("utf-8"))
     assert "script" not in seen.tags
     assert EVIL in " ".join(seen.text.split())
@@ -108,16 +108,16 @@ def test_texts_of_a_catalogue_are_never_markup(written: Path):
         assert "<script" not in svg.read_text("utf-8")
 
 
-def test_the_page_needs_no_other_file(written: Path):
+def test_the_page_is_self_contained(written: Path):
     seen = Seen(written.read_text("utf-8"))
-    assert all(address.startswith(("data:", "#")) for address in seen.addresses)
+    assert all(url.startswith(("data:", "#")) for url in seen.urls)
     assert {"picture", "source", "img", "table", "figcaption"} <= set(seen.tags)
     assert not {"iframe", "link", "object"} & set(seen.tags)
     assert "prefers-color-scheme: dark" in written.read_text("utf-8")
     assert "@media print" in written.read_text("utf-8")
 
 
-def test_figures_and_tables_lie_beside_the_page(written: Path):
+def test_figures_and_tables_are_written_beside_the_page(written: Path):
     files = {path.name for path in (written.parent / "report").iterdir()}
     for name in ("categories", "popularity", "calibration", "attention-1", "adaptation", "classifiers"):
         assert {f"{name}.svg", f"{name}.png"} <= files
@@ -128,13 +128,13 @@ def test_figures_and_tables_lie_beside_the_page(written: Path):
     assert rows["coverage@5"]["low"] == "–"
 
 
-def test_truths_have_the_probability_of_their_hits(outfits: tuple[Catalogue, Mufin]):
-    """Where a truth was predicted, its probability is the hit's; scored by hand, it is the same."""
+def test_the_probability_of_a_truth_is_that_of_its_hit(outfits: tuple[Catalogue, Mufin]):
+    """A predicted truth has the probability of its hit; scored on its own it ranks the same."""
     catalogue, model = outfits
-    study = study_of(catalogue, model)
-    rows, labels, chance = truth_probability(study)
-    assert len(rows) == study.points.relevance.nnz
-    hits = study.predictions
+    data = report_data(catalogue, model)
+    rows, labels, chance = truth_probability(data)
+    assert len(rows) == data.points.relevance.nnz
+    hits = data.predictions
     compared = 0
     for row, label, found in zip(rows, labels, chance, strict=True):
         place = np.flatnonzero(hits.labels[row] == label)
@@ -145,39 +145,37 @@ def test_truths_have_the_probability_of_their_hits(outfits: tuple[Catalogue, Muf
     few = replace(
         hits, labels=hits.labels[:, :1], score=hits.score[:, :1], probability=hits.probability[:, :1]
     )
-    again = truth_probability(replace(study, predictions=few))[2]  # now most truths are scored anew
+    again = truth_probability(replace(data, predictions=few))[2]  # most truths are scored on their own
     order = [(np.argsort(chance[rows == r]), np.argsort(again[rows == r])) for r in np.unique(rows)]
     assert all(np.array_equal(a, b) for a, b in order)
 
 
-def test_attention_is_shown_where_there_is_any(outfits: tuple[Catalogue, Mufin]):
+def test_attention_is_shown_if_the_model_has_it(outfits: tuple[Catalogue, Mufin]):
     catalogue, model = outfits
-    section = attention_section(study_of(catalogue, model))
+    section = attention_section(report_data(catalogue, model))
     assert "adds up to 1" in section.blocks[0].text  # type: ignore[union-attr]
     assert section.blocks[1].caption.startswith("Attention")  # type: ignore[union-attr]
 
 
-def test_labels_of_one_descriptor_show_similarity_instead(shop: Catalogue, tiny_model: Mufin):
-    section = attention_section(study_of(shop, tiny_model))
+def test_labels_with_one_descriptor_show_cosines_instead(shop: Catalogue, tiny_model: Mufin):
+    section = attention_section(report_data(shop, tiny_model))
     assert "one descriptor each" in section.blocks[0].text  # type: ignore[union-attr]
     assert section.blocks[1].caption.startswith("Cosine")  # type: ignore[union-attr]
 
 
-def test_a_plain_model_says_what_it_lacks(shop: Catalogue, tiny_config: Config):
+def test_sections_explain_what_a_simple_model_lacks(shop: Catalogue, tiny_config: Config):
     settings = ["rank.cross=none", "rank.alpha=one", "modalities=text", "finetune.epochs=1"]
     model = fit(shop, tiny_config.override(settings), quiet=True)
-    study = study_of(shop, model, category="colour")
-    assert "no column “colour”" in category_section(study).blocks[0].text  # type: ignore[union-attr]
-    assert "no cross-attention" in attention_section(study).blocks[0].text  # type: ignore[union-attr]
-    assert "x̂² is x̂¹" in adaptation_section(study).blocks[0].text  # type: ignore[union-attr]
-    assert "reads text alone" in modalities_section(study).blocks[0].text  # type: ignore[union-attr]
-    assert "α is 1" in alpha_section(study).blocks[1].text  # type: ignore[union-attr]
-    assert "clusters" in classifiers_section(study).blocks[0].caption  # type: ignore[union-attr]
+    data = report_data(shop, model, category="colour")
+    assert "no column “colour”" in category_section(data).blocks[0].text  # type: ignore[union-attr]
+    assert "no cross-attention" in attention_section(data).blocks[0].text  # type: ignore[union-attr]
+    assert "x̂² is x̂¹" in adaptation_section(data).blocks[0].text  # type: ignore[union-attr]
+    assert "reads text only" in modalities_section(data).blocks[0].text  # type: ignore[union-attr]
+    assert "α is 1" in alpha_section(data).blocks[1].text  # type: ignore[union-attr]
+    assert "clusters" in classifiers_section(data).blocks[0].caption  # type: ignore[union-attr]
 
 
-def test_a_label_that_the_model_does_not_know_is_no_obstacle(
-    shop: Catalogue, tiny_model: Mufin, tmp_path: Path
-):
+def test_labels_unknown_to_the_model_are_tolerated(shop: Catalogue, tiny_model: Mufin, tmp_path: Path):
     more = [*(shop.labels[i] for i in range(len(shop.labels))), Item("q-new", ["new things"])]
     ids = shop.items.ids.to_pylist()
     relation = {name: ["q-new", f"q-{name.split('-')[0]}"] for name in ids[-6:]}
@@ -186,17 +184,17 @@ def test_a_label_that_the_model_does_not_know_is_no_obstacle(
     assert (tmp_path / "r.html").stat().st_size < 15_000_000
 
 
-def test_where_a_report_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_report_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match="ends in .html"):
         check_report(tmp_path / "report.pdf")
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         check_report(tmp_path / "none" / "report.html")
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(UsageError, match=r"pip install 'mufin\[report\]'"):
         check_report(tmp_path / "report.html")
 
 
-def test_a_page_is_the_same_when_written_again(tmp_path: Path):
+def test_rendering_is_deterministic_and_escaped(tmp_path: Path):
     def draw(canvas, theme) -> None:
         canvas.subplots().bar(["日本語 $x$", "<b>"], [1, 2], color=theme.good)
 
@@ -208,23 +206,23 @@ def test_a_page_is_the_same_when_written_again(tmp_path: Path):
     assert b"&lt;title&gt;" in first
     assert b"1 &lt; 2" in first
     assert b"1,000" in first
-    fresh = replace(figure)  # drawn again
-    assert fresh.drawing.light == figure.drawing.light
-    assert "日本語 $x$" in figure.drawing.light.decode()
-    assert figure.drawing.light != figure.drawing.dark
+    fresh = replace(figure)  # rendered again
+    assert fresh.rendered.light == figure.rendered.light
+    assert "日本語 $x$" in figure.rendered.light.decode()
+    assert figure.rendered.light != figure.rendered.dark
 
 
-def test_long_names_are_cut():
-    assert shortened("a\n b") == "a b"
-    assert len(shortened("x" * 100, 20)) == 20
-    assert render(lambda canvas, theme: None, (2, 1)).png.startswith(b"\x89PNG")
-    assert LIGHT.good != LIGHT.bad
+def test_truncate():
+    assert truncate("a\n b") == "a b"
+    assert len(truncate("x" * 100, 20)) == 20
 
 
-def test_probabilities_are_kept_with_predictions(shop: Catalogue, tiny_model: Mufin):
+def test_predictions_have_probabilities(shop: Catalogue, tiny_model: Mufin):
     found = predict(tiny_model, shop, shop.split("test"))
     assert found.probability.shape == found.labels.shape
     there = found.labels >= 0
     assert ((found.probability[there] > 0) & (found.probability[there] < 1)).all()
-    assert measured(found, shop, shop.split("test"), (0.55, 1.5))["points"] == len(shop.split("test"))
+    assert score_predictions(found, shop, shop.split("test"), (0.55, 1.5))["points"] == len(
+        shop.split("test")
+    )
     assert torch.from_numpy(found.probability).isfinite().all()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mufin.evaluate.report import maps
+from mufin.evaluate.report import classifiers
 from mufin.retrieve.project_2d import TSNE_MIN_VECTORS, Floats, project_2d
 from mufin.serve import layout
 
@@ -38,7 +38,7 @@ def test_service_and_report_draw_the_same_points(tmp_path: Path, monkeypatch: py
     points, how = project_2d(three_clusters())
     assert np.array_equal(np.load(tmp_path / "points.npy"), points)
     assert (tmp_path / "points.txt").read_text() == how
-    assert maps.project_2d is layout.project_2d
+    assert classifiers.project_2d is layout.project_2d
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 8), (3, 8), (9, 8), (5, 1), (30, 1)])

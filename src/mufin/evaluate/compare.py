@@ -1,4 +1,4 @@
-"""Several models on the same datapoints, side by side, each held against the first."""
+"""Compare several models on the same datapoints; the first one is the baseline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.split import Split
 from mufin.errors import UsageError
 from mufin.evaluate.bins import (
+    POPULARITY_BINS,
     categories_of,
     labels_by_category,
     popularity_bins,
@@ -19,38 +21,37 @@ from mufin.evaluate.bins import (
 )
 from mufin.evaluate.bootstrap import Difference, intervals, paired
 from mufin.evaluate.metrics import propensities
-from mufin.evaluate.per_point import point_metrics
-from mufin.evaluate.relevant_hits import FloatArray, find_relevant
-from mufin.evaluate.score import measured, predict, seen
+from mufin.evaluate.per_point import PointMetrics, point_metrics
+from mufin.evaluate.relevant_hits import FloatArray, IntArray, find_relevant
+from mufin.evaluate.score import Predictions, predict, score_predictions, training_relevance
 from mufin.model import Mufin
 from mufin.progress import Progress
 
-BINS = 5
-
 
 @dataclass(frozen=True)
-class Measured:
-    """What one run reached."""
+class RunMetrics:
+    """The metrics of one run."""
 
-    metrics: dict[str, float]  # as `evaluate` gives them
+    metrics: dict[str, float]  # as `evaluate` returns them
     intervals: dict[str, tuple[float, float]]
-    categories: dict[str, float]  # P@5 in percent; none where items have no category
-    bins: FloatArray  # (5,) parts of R@10 in percent, rare labels first
-    against: dict[str, Difference]  # to the first run; empty for the first
+    categories: dict[str, float]  # P@5 in percent; empty if items have no category
+    bins: FloatArray  # (5,) contributions to R@10 in percent, rare labels first
+    against: dict[str, Difference]  # to the baseline; empty for the baseline itself
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by name, the first being the one that others are held against."""
+    """Runs by name; the first one is the baseline."""
 
-    runs: dict[str, Measured]
+    runs: dict[str, RunMetrics]
     points: int
-    category_sizes: dict[str, int]  # datapoints
-    category_labels: dict[str, int | str]
-    bin_sizes: list[int]  # labels in each bin
+    category_sizes: dict[str, int]  # datapoints per category
+    category_labels: dict[str, int | str]  # labels per category
+    bin_sizes: list[int]  # labels per popularity bin
 
     @property
     def base(self) -> str:
+        """The name of the baseline."""
         return next(iter(self.runs))
 
     def to_json(self) -> dict[str, Any]:
@@ -79,37 +80,47 @@ def compare(
     category: str = "category",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure each model, one in memory at a time, and test what differs from the first.
+    """Evaluate each model, one in memory at a time, and test its differences from the first.
 
-    Differences have a 95 % interval by the paired bootstrap and a p by randomisation; p is that of one
-    comparison, and is not corrected for how many are made.
+    Differences have a 95 % paired bootstrap interval and a randomisation p-value, which is not corrected for
+    multiple comparisons.
     """
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")
-    train = seen(catalogue, points)
-    weights, bins = propensities(train, *propensity), popularity_bins(train, BINS)
+    train = training_relevance(catalogue, points)
+    inverse_propensity, bins = propensities(train, *propensity), popularity_bins(train)
     categories = categories_of(catalogue.items, points.members[points.offsets[:-1]], category) or []
-    runs: dict[str, Measured] = {}
-    first = None
+    runs: dict[str, RunMetrics] = {}
+    baseline: PointMetrics | None = None
     for name, model in models:
         if name in runs:
             raise UsageError(f"{name} is given twice; name each run once")
         predictions = predict(model, catalogue, points, progress=progress)
-        by_point = point_metrics(find_relevant(predictions.labels, points.relevance), weights)
-        parts = recall_contributions(predictions.labels, points.relevance, bins)
-        precision = (
-            precision_by_category(predictions.labels, points.relevance, categories) if categories else {}
-        )
-        runs[name] = Measured(
-            measured(predictions, catalogue, points, propensity),
+        by_point = point_metrics(find_relevant(predictions.labels, points.relevance), inverse_propensity)
+        runs[name] = RunMetrics(
+            score_predictions(predictions, catalogue, points, propensity),
             intervals(by_point),
-            {key: 100 * value for key, value in precision.items()},
-            100 * np.pad(parts, (0, BINS - len(parts))),
-            {} if first is None else paired(by_point, first),
+            _by_category(predictions, points, categories),
+            _by_popularity(predictions, points, bins),
+            {} if baseline is None else paired(by_point, baseline),
         )
-        first = first or by_point
+        baseline = baseline or by_point
     names, counts = np.unique(np.asarray(categories, dtype=str), return_counts=True)
     sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    own = labels_by_category(catalogue.labels, category, sizes)
-    return Comparison(runs, len(points), sizes, own, np.bincount(bins, minlength=BINS).tolist())
+    labels = labels_by_category(catalogue.labels, category, sizes)
+    return Comparison(runs, len(points), sizes, labels, np.bincount(bins, minlength=POPULARITY_BINS).tolist())
+
+
+def _by_category(predictions: Predictions, points: Split, categories: list[str]) -> dict[str, float]:
+    """P@5 per category in percent; empty without categories."""
+    if not categories:
+        return {}
+    found = precision_by_category(predictions.labels, points.relevance, categories)
+    return {name: 100 * value for name, value in found.items()}
+
+
+def _by_popularity(predictions: Predictions, points: Split, bins: IntArray) -> FloatArray:
+    """Contributions to R@10 per popularity bin in percent, (5,)."""
+    parts = recall_contributions(predictions.labels, points.relevance, bins)
+    return 100 * np.pad(parts, (0, POPULARITY_BINS - len(parts)))

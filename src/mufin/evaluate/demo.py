@@ -1,4 +1,4 @@
-"""The demonstration: a model on the embedded catalogue beside two baselines, and some predictions."""
+"""`mufin demo`: train on the embedded catalogue, compare with two baselines, show some predictions."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from mufin.ragged import Ints
 from mufin.train.fit import fit
 
 METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")
-EXAMPLES = 6
-TOP = 5
+EXAMPLE_ITEMS = 6
+LABELS_PER_EXAMPLE = 5
 
 
 @dataclass(frozen=True)
 class Example:
-    """What was predicted for one item of the test split."""
+    """The predictions for one item of the test split."""
 
     text: str
     pictures: int
-    labels: list[tuple[str, bool]]  # the text of each label, best first, and whether it is relevant
+    labels: list[tuple[str, bool]]  # text and relevance of each predicted label, best first
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration found."""
+    """The results of the demo."""
 
     scores: dict[str, dict[str, float]]  # method → metric → value
     examples: list[Example]
@@ -45,7 +45,7 @@ class Demo:
 
 
 def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress) -> Demo:
-    """Train on `train` into `out`, and measure the model and the baselines on `test`."""
+    """Train on `train` into `out`, and evaluate the model and the baselines on `test`."""
     started = time.perf_counter()
     model = fit(catalogue, config, out, quiet=progress.quiet)
     seconds = time.perf_counter() - started
@@ -53,8 +53,10 @@ def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress
     predictions = predict(model, catalogue, test, DEPTH, progress)
     progress.say("Baselines …")
     ranked = dict(zip(METHODS, (*_baselines(catalogue.items, train, test), predictions.labels), strict=True))
-    weights = metrics.propensities(train.relevance)
-    scores = {name: metrics.evaluate(rows, test.relevance, weights) for name, rows in ranked.items()}
+    inverse_propensity = metrics.propensities(train.relevance)
+    scores = {
+        name: metrics.evaluate(rows, test.relevance, inverse_propensity) for name, rows in ranked.items()
+    }
     examples = _examples(catalogue, test, predictions.labels, np.random.default_rng(config.seed))
     return Demo(scores, examples, seconds, predictions.ms_per_point)
 
@@ -68,10 +70,10 @@ def _baselines(items: Items, train: Split, test: Split) -> tuple[Ints, Ints]:
 
 
 def _examples(catalogue: Catalogue, test: Split, predicted: Ints, rng: np.random.Generator) -> list[Example]:
-    """A few random points of the split that have labels and a text, not only the ones that went well."""
+    """A few random datapoints that have labels and a text, whether predicted well or not."""
     labelled = np.flatnonzero(np.diff(test.relevance.indptr) > 0)
     usable = [int(i) for i in rng.permutation(labelled) if _text(catalogue.items, test.members[i])]
-    return [_example(catalogue, test, predicted, i) for i in usable[:EXAMPLES]]
+    return [_example(catalogue, test, predicted, i) for i in usable[:EXAMPLE_ITEMS]]
 
 
 def _example(catalogue: Catalogue, test: Split, predicted: Ints, point: int) -> Example:
@@ -79,7 +81,7 @@ def _example(catalogue: Catalogue, test: Split, predicted: Ints, point: int) -> 
     relevant = set(_columns(test.relevance, point))
     labels = [
         (_text(catalogue.labels, label) or str(catalogue.labels.ids[int(label)]), int(label) in relevant)
-        for label in predicted[point, :TOP]
+        for label in predicted[point, :LABELS_PER_EXAMPLE]
         if label >= 0
     ]
     return Example(_text(catalogue.items, row), len(catalogue.items[row].images), labels)
@@ -90,5 +92,5 @@ def _columns(relation: csr_matrix, row: int) -> list[int]:
 
 
 def _text(items: Items, row: int) -> str:
-    """All texts of an item as one line."""
+    """The texts of an item, joined."""
     return " ".join(items.texts[int(row)].as_py() or ()).strip()

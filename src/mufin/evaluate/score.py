@@ -1,4 +1,4 @@
-"""How good a model is on a split of a catalogue, or on fill-in-the-blank questions."""
+"""Evaluate a model on a split of a catalogue, or on fill-in-the-blank questions."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from mufin.ragged import Ints, offsets_of
 from mufin.signals.reading import read_some
 from mufin.zeroshot import scores
 
-DEPTH = 100  # labels predicted for each point: R@100 and AUC look that far
-BATCH = 1024
+DEPTH = 100  # labels predicted per datapoint, for R@100 and AUC
+BATCH = 1024  # datapoints ranked at once
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The labels predicted for each point of a split, as rows of the catalogue's labels, and what it took."""
+    """Predicted labels of each datapoint of a split, as rows of the catalogue's labels, with timings."""
 
-    labels: Ints  # (n, k), best first, −1 where fewer are eligible
+    labels: Ints  # (n, k), best first, padded with −1
     score: NDArray[np.float32]  # (n, k)
     probability: NDArray[np.float32]  # (n, k)
-    ms_per_point: float  # embedding, search and ranking, from the encoders' frozen outputs on
-    encode_ms_per_point: float  # the frozen outputs; next to nothing when they are cached
+    ms_per_point: float  # embedding, search and ranking, without the frozen layers
+    encode_ms_per_point: float  # the frozen layers; close to 0 if cached
 
 
 def predict(
     model: Mufin, catalogue: Catalogue, points: Split, k: int = DEPTH, progress: Progress | None = None
 ) -> Predictions:
-    """The k best labels of every point, none that is excluded or that the catalogue does not have."""
+    """Predict the k best labels of every datapoint, among the eligible labels of the catalogue."""
     progress = progress or Progress(quiet=True)
     started = time.perf_counter()
-    features = features_of(model, catalogue.items, points.members, progress)
+    features = encode_points(model, catalogue.items, points.members, progress)
     encode_ms = (time.perf_counter() - started) * 1000 / max(1, len(points))
     return replace(
         predict_from(features, model, catalogue, points, k, progress), encode_ms_per_point=encode_ms
@@ -54,12 +54,12 @@ def predict(
 def predict_from(
     features: Features, model: Mufin, catalogue: Catalogue, points: Split, k: int, progress: Progress
 ) -> Predictions:
-    """The same, where the encoders' frozen outputs are already there."""
+    """The same as `predict`, from features that are already computed."""
     started = time.perf_counter()
     to_catalogue = catalogue.labels.rows(model.labels.items.ids)  # (L of the model,)
     if not (to_catalogue >= 0).any():
         raise UsageError(
-            f"none of the model's {len(model.labels):,} labels is in this catalogue: is it the right one?"
+            f"none of the model's {len(model.labels):,} labels is in this catalogue; is it the right one?"
         )
     exclude = model.labels.align(points.exclude, catalogue.labels)
     allowed = torch.from_numpy(to_catalogue >= 0).to(model.labels.alive.device)
@@ -83,22 +83,24 @@ def evaluate(
     propensity: tuple[float, float] = (0.55, 1.5),
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """All metrics on a split; see `mufin.evaluate.metrics.evaluate` for their names and units.
+    """All metrics on a split; see `mufin.evaluate.metrics.evaluate` for names and units.
 
-    `propensity` holds A and B of Jain et al.; Amazon data has 0.6 and 2.6. Label frequencies are those of
-    `train`, or of the split itself in a catalogue without it.
+    `propensity` is (A, B) of Jain et al.; for Amazon data (0.6, 2.6). Label frequencies come from `train`, or
+    from the split itself if the catalogue has no `train`.
     """
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")
-    return measured(predict(model, catalogue, points, progress=progress), catalogue, points, propensity)
+    return score_predictions(
+        predict(model, catalogue, points, progress=progress), catalogue, points, propensity
+    )
 
 
-def measured(
+def score_predictions(
     predictions: Predictions, catalogue: Catalogue, points: Split, propensity: tuple[float, float]
 ) -> dict[str, float]:
-    """All metrics of these predictions."""
-    weights = metrics.propensities(seen(catalogue, points), *propensity)
+    """All metrics of these predictions, with timings."""
+    weights = metrics.propensities(training_relevance(catalogue, points), *propensity)
     return metrics.evaluate(predictions.labels, points.relevance, weights) | {
         "ms_per_point": predictions.ms_per_point,
         "encode_ms_per_point": predictions.encode_ms_per_point,
@@ -106,19 +108,19 @@ def measured(
     }
 
 
-def seen(catalogue: Catalogue, points: Split) -> csr_matrix:
-    """The relevance (n, L) that label frequencies are counted in: that of `train` where there is one."""
+def training_relevance(catalogue: Catalogue, points: Split) -> csr_matrix:
+    """The relevance (n, L) that defines label frequencies: that of `train`, if the catalogue has it."""
     return catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
 
 
 def answer(
     model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress | None = None
 ) -> Ints:
-    """Which choice completes each query set best, (q,): all are scored as labels without training."""
+    """Choose the best completion of each query set, (q,); choices are scored as untrained labels."""
     progress = progress or Progress(quiet=True)
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
     used = np.concatenate([queries.members, questions.choices.ravel()])
-    features = features_of(model, catalogue.items, used, progress)
+    features = encode_points(model, catalogue.items, used, progress)
     chosen = np.zeros(len(questions), np.int64)
     with progress.task("Answering", len(questions)) as task:
         for i, choices in enumerate(questions.choices):
@@ -129,7 +131,7 @@ def answer(
     return chosen
 
 
-def features_of(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
-    """The encoders' frozen outputs of these items, from the cache where they are."""
+def encode_points(model: Mufin, items: Items, rows: Ints, progress: Progress) -> Features:
+    """The outputs of the frozen encoder layers for these items, from the cache if possible."""
     chosen = items.only(model.config.modalities)
     return read_some(model.embedder, model.signals, chosen, rows, progress, "Encoding")

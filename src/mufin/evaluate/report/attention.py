@@ -1,4 +1,4 @@
-"""Heat maps between the descriptors of a datapoint and of a label: cross-attention, or plain similarity."""
+"""Section: heat maps of cross-attention, or of cosine similarity, between descriptors."""
 
 from __future__ import annotations
 
@@ -15,169 +15,175 @@ from mufin.bag import Bag
 from mufin.data.images import load_pixels
 from mufin.data.items import Items
 from mufin.errors import PictureError
-from mufin.evaluate.report.figures import Theme, shortened
+from mufin.evaluate.report.data import ReportData, display_name
+from mufin.evaluate.report.figures import Theme, truncate
 from mufin.evaluate.report.page import Figure, Section, Text
-from mufin.evaluate.report.study import Study, name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-MAPS = 3
-LONGEST = 12  # descriptors a side
-PIXELS = 64
+HEAT_MAPS = 3
+MAX_DESCRIPTORS = 12  # rows or columns of a heat map
+CANDIDATE_POINTS = 2000  # among which the largest heat maps are chosen
+TOP_HITS = 10
+THUMBNAIL_PIXELS = 64
+TITLE_CHARACTERS, TICK_CHARACTERS = 60, 26
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A row of a bag, as a reader knows it."""
+    """A row of a bag as it is shown: a text or an image."""
 
     text: str
     pixels: npt.NDArray[np.uint8] | None = None
 
 
-def attention_section(study: Study) -> Section:
-    """Which descriptors of a label the descriptors of a datapoint look at."""
-    pairs = _pairs(study)
-    section = Section("attention", "Descriptors of a datapoint and of a label")
+def attention_section(data: ReportData) -> Section:
+    """Which descriptors of a label the descriptors of a datapoint attend to."""
+    pairs = _pairs(data)
+    section = Section("attention", "Attention between descriptors")
     if not pairs:
-        section.blocks.append(Text("No relevant label was found in the top 10 of any datapoint."))
+        section.blocks.append(Text(f"No datapoint has a relevant label in its top {TOP_HITS}."))
         return section
-    attend = study.model.ranker.cross_attention
-    attends = isinstance(attend, CrossAttention)
-    one = all(_bag_size(study, label) < 2 for _, label in pairs)
-    section.blocks.append(Text(_introduction(attends, one, study.model.embedder.raw)))
+    attends = isinstance(data.model.ranker.cross_attention, CrossAttention)
+    single = all(_bag_size(data, label) < 2 for _, label in pairs)
+    section.blocks.append(Text(_introduction(attends, single, data.model.embedder.raw)))
     for number, (point, label) in enumerate(pairs, 1):
-        section.blocks.append(_heat_map(study, number, point, label, attends and not one))
+        section.blocks.append(_heat_map(data, number, point, label, attends and not single))
     return section
 
 
-def _introduction(attends: bool, one: bool, raw: bool) -> str:
-    when = "before" if raw else "after"
+def _introduction(attends: bool, single: bool, raw: bool) -> str:
+    cosine = f"Shown instead: the cosine of the descriptors, {'before' if raw else 'after'} self-attention."
     if not attends:
-        return (
-            "This model has no cross-attention (rank.cross is not “attention”). Shown instead: the cosine "
-            f"between the rows of the datapoint's bag and those of the label's, {when} self-attention."
-        )
-    if one:
-        return (
-            "The labels have one descriptor each, on which cross-attention puts all its weight. Shown "
-            f"instead: the cosine between the rows of the two bags, {when} self-attention."
-        )
+        return f"This model has no cross-attention (rank.cross is not “attention”). {cosine}"
+    if single:
+        return f"The labels have one descriptor each, which gets all the attention. {cosine}"
     return (
-        "Cross-attention: how much each descriptor of the datapoint (rows) looks at each descriptor of the "
-        "label (columns). Every row adds up to 1; the first block, averaged over heads."
+        "Cross-attention: how much each descriptor of the datapoint (rows) attends to each descriptor of the "
+        "label (columns), in the first block, averaged over heads. Each row adds up to 1."
     )
 
 
-def _bag_size(study: Study, label: int) -> int:
-    offsets = study.model.labels.bags.offsets
-    row = int(study.model_rows[label])
+def _bag_size(data: ReportData, label: int) -> int:
+    offsets = data.model.labels.bags.offsets
+    row = int(data.model_rows[label])
     return int(offsets[row + 1] - offsets[row])
 
 
-def _pairs(study: Study) -> list[tuple[int, int]]:
-    """Points with a relevant hit in the top 10, those whose two bags have the most descriptors first."""
-    found = [int(i) for i in study.sample(2000, np.flatnonzero(study.relevant[:, :10].any(axis=1)))]
-    pairs = [(i, int(study.predictions.labels[i, study.relevant[i].argmax()])) for i in found]
-    sizes = study.features.sizes
+def _pairs(data: ReportData) -> list[tuple[int, int]]:
+    """Datapoints and their best relevant hits, those with the largest heat maps."""
+    usable = np.flatnonzero(data.relevant[:, :TOP_HITS].any(axis=1))
+    points = [int(i) for i in data.sample(CANDIDATE_POINTS, usable)]
+    pairs = [(i, int(data.predictions.labels[i, data.relevant[i].argmax()])) for i in points]
+    sizes = data.features.sizes
 
     def cells(pair: tuple[int, int]) -> int:
-        own = sum(int(sizes[row]) for row in study.members(pair[0]))
-        other = _bag_size(study, pair[1])
-        return min(own, LONGEST) * min(other, LONGEST)
+        rows = sum(int(sizes[row]) for row in data.members(pair[0]))
+        return min(rows, MAX_DESCRIPTORS) * min(_bag_size(data, pair[1]), MAX_DESCRIPTORS)
 
-    return sorted(pairs, key=cells, reverse=True)[:MAPS]
+    return sorted(pairs, key=cells, reverse=True)[:HEAT_MAPS]
 
 
 @torch.no_grad()
-def _weights(study: Study, point: int, label: int, attends: bool) -> npt.NDArray[np.float32]:
-    """(m, n): attention, or the cosine of the bags' rows."""
-    packed = study.query(np.array([point])).bags
+def _weights(data: ReportData, point: int, label: int, attends: bool) -> npt.NDArray[np.float32]:
+    """Attention or cosine between the rows of the two bags, (m, n)."""
+    packed = data.query(np.array([point])).bags
     x = packed.take(torch.zeros(1, dtype=torch.int64, device=packed.rows.device))
-    rows = torch.tensor([int(study.model_rows[label])], device=packed.rows.device)
-    z: Bag = study.model.labels.bags.take(rows)
-    attend = study.model.ranker.cross_attention
-    if attends and isinstance(attend, CrossAttention):
-        weights = attend.weights(x, z)[0]
+    rows = torch.tensor([int(data.model_rows[label])], device=packed.rows.device)
+    z: Bag = data.model.labels.bags.take(rows)
+    attention = data.model.ranker.cross_attention
+    if attends and isinstance(attention, CrossAttention):
+        weights = attention.weights(x, z)[0]
     else:
         weights = F.normalize(x.values[0], dim=-1) @ F.normalize(z.values[0], dim=-1).T
-    return weights.float().cpu().numpy()[:LONGEST, :LONGEST]
+    return weights.float().cpu().numpy()[:MAX_DESCRIPTORS, :MAX_DESCRIPTORS]
 
 
-def _heat_map(study: Study, number: int, point: int, label: int, attends: bool) -> Figure:
-    weights = _weights(study, point, label, attends)
-    reads = study.model.config.modalities
-    items, labels = study.catalogue.items.only(reads), study.catalogue.labels
-    own = _descriptors(items, study.members(point), weights.shape[0])
-    if study.catalogue.labels_are_items:
-        labels = labels.only(reads)
-    other = _descriptors(labels, [label], weights.shape[1])
-    names = [name_of(study.catalogue.items, row) for row in study.members(point)]
-    title = shortened(" + ".join(names), 60), shortened(name_of(study.catalogue.labels, label), 60)
-    what = "Attention" if attends else "Cosine"
+def _heat_map(data: ReportData, number: int, point: int, label: int, attends: bool) -> Figure:
+    weights = _weights(data, point, label, attends)
+    rows, columns = _axis_descriptors(data, point, label, weights.shape)
+    names = " + ".join(display_name(data.catalogue.items, row) for row in data.members(point))
+    point_name = truncate(names, TITLE_CHARACTERS)
+    label_name = truncate(display_name(data.catalogue.labels, label), TITLE_CHARACTERS)
+    measure = "Attention" if attends else "Cosine"
 
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
-        image = axes.imshow(weights, cmap=theme.heat, aspect="auto")
-        canvas.colorbar(image, ax=axes, label=what.lower(), fraction=0.06, aspect=30, pad=0.02)
+        image = axes.imshow(weights, cmap=theme.colormap, aspect="auto")
+        canvas.colorbar(image, ax=axes, label=measure.lower(), fraction=0.06, aspect=30, pad=0.02)
         axes.spines[:].set_visible(False)
-        _ticks(axes, own, other)
-        _numbers(axes, weights)
+        _label_axes(axes, rows, columns)
+        _print_values(axes, weights)
 
-    size = (min(8.0, 4.4 + 0.9 * len(other)), 1.8 + 0.5 * len(own))
+    size = (min(8.0, 4.4 + 0.9 * len(columns)), 1.8 + 0.5 * len(rows))
     return Figure(
         f"attention-{number}",
-        f"{what} between “{title[0]}” (rows) and its relevant label “{title[1]}” (columns).",
-        f"{what} from {weights.min():.2f} to {weights.max():.2f}.", draw, size,
+        f"{measure} between “{point_name}” (rows) and its relevant label “{label_name}” (columns).",
+        f"{measure} from {weights.min():.2f} to {weights.max():.2f}.", draw, size,
     )  # fmt: skip
 
 
-def _ticks(axes: Axes, own: list[Descriptor], other: list[Descriptor]) -> None:
-    """Texts as texts, pictures as pictures."""
-    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-
-    # Blanks keep room for a picture.
-    axes.set_yticks(range(len(own)), [" " * 9 if d.pixels is not None else d.text for d in own])
-    names = ["" if d.pixels is not None else d.text for d in other]
-    axes.set_xticks(range(len(other)), names, rotation=30, ha="right", rotation_mode="anchor")
-    axes.tick_params(length=0)
-    axes.set_ylabel("datapoint")
-    axes.set_xlabel("label", labelpad=4 if any(names) else 32)
-    for descriptors, is_row in ((own, True), (other, False)):
-        for place, descriptor in enumerate(descriptors):
-            if descriptor.pixels is None:
-                continue
-            picture = OffsetImage(descriptor.pixels, zoom=0.45)
-            box = AnnotationBbox(
-                picture, (0, place) if is_row else (place, 0), xybox=(-4, 0) if is_row else (0, -4),
-                xycoords=("axes fraction", "data") if is_row else ("data", "axes fraction"),
-                boxcoords="offset points", box_alignment=(1, 0.5) if is_row else (0.5, 1),
-                frameon=False, pad=0, annotation_clip=False,
-            )  # fmt: skip
-            axes.add_artist(box)
-
-
-def _numbers(axes: Axes, weights: npt.NDArray[np.float32]) -> None:
-    """The value of each cell, light on dark cells and dark on light ones."""
-    middle = (float(weights.min()) + float(weights.max())) / 2
-    for (row, column), value in np.ndenumerate(weights):
-        colour = "#ffffff" if value < middle else "#1c1f23"
-        axes.text(
-            column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=9
-        )
+def _axis_descriptors(
+    data: ReportData, point: int, label: int, shape: tuple[int, ...]
+) -> tuple[list[Descriptor], list[Descriptor]]:
+    """The descriptors of the datapoint and of the label, as the model reads them."""
+    modalities = data.model.config.modalities
+    items, labels = data.catalogue.items.only(modalities), data.catalogue.labels
+    if data.catalogue.labels_are_items:
+        labels = labels.only(modalities)
+    return _descriptors(items, data.members(point), shape[0]), _descriptors(labels, [label], shape[1])
 
 
 def _descriptors(items: Items, rows: list[int], count: int) -> list[Descriptor]:
-    """The texts, then the pictures of these items, as bags hold them; numbers where they do not match."""
+    """The texts, then the images of these items, in the order of their bags."""
     texts = [text for row in rows for text in items.texts[row].as_py() or () if text.strip()]
-    found = [Descriptor(shortened(text, 26)) for text in texts]
+    found = [Descriptor(truncate(text, TICK_CHARACTERS)) for text in texts]
     for row in rows:
-        for picture in items.pictures.row(row):
+        for image in items.pictures.row(row):
             try:
-                found.append(Descriptor("", load_pixels(picture, PIXELS)))
+                found.append(Descriptor("", load_pixels(image, THUMBNAIL_PIXELS)))
             except PictureError:
                 continue
-    if len(found) < count:  # a model that knows more pictures of a label than this catalogue
+    if len(found) < count:  # the model may know more images of a label than this catalogue has
         found += [Descriptor(f"descriptor {i + 1}") for i in range(len(found), count)]
     return found[:count]
+
+
+def _label_axes(axes: Axes, rows: list[Descriptor], columns: list[Descriptor]) -> None:
+    """Label the axes with texts and thumbnails."""
+    # Blanks reserve space for a thumbnail.
+    axes.set_yticks(range(len(rows)), [" " * 9 if d.pixels is not None else d.text for d in rows])
+    names = ["" if d.pixels is not None else d.text for d in columns]
+    axes.set_xticks(range(len(columns)), names, rotation=30, ha="right", rotation_mode="anchor")
+    axes.tick_params(length=0)
+    axes.set_ylabel("datapoint")
+    axes.set_xlabel("label", labelpad=4 if any(names) else 32)
+    for descriptors, is_row in ((rows, True), (columns, False)):
+        for position, descriptor in enumerate(descriptors):
+            if descriptor.pixels is not None:
+                _add_thumbnail(axes, descriptor.pixels, position, is_row)
+
+
+def _add_thumbnail(axes: Axes, pixels: npt.NDArray[np.uint8], position: int, is_row: bool) -> None:
+    """Put an image where the tick label of a row or column would be."""
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    box = AnnotationBbox(
+        OffsetImage(pixels, zoom=0.45),
+        (0, position) if is_row else (position, 0), xybox=(-4, 0) if is_row else (0, -4),
+        xycoords=("axes fraction", "data") if is_row else ("data", "axes fraction"),
+        boxcoords="offset points", box_alignment=(1, 0.5) if is_row else (0.5, 1),
+        frameon=False, pad=0, annotation_clip=False,
+    )  # fmt: skip
+    axes.add_artist(box)
+
+
+def _print_values(axes: Axes, weights: npt.NDArray[np.float32]) -> None:
+    """Print the value of each cell, light on dark or dark on light."""
+    middle = (float(weights.min()) + float(weights.max())) / 2
+    for (row, column), value in np.ndenumerate(weights):
+        colour = "#ffffff" if value < middle else "#1c1f23"
+        text = f"{value:.2f}".replace("-", "−")
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)

@@ -1,4 +1,4 @@
-"""What was found for some queries; and one query answered from its text, its pictures, and both."""
+"""Sections: predictions for random queries, and one query answered from text, images and both."""
 
 from __future__ import annotations
 
@@ -8,93 +8,102 @@ import numpy as np
 import torch
 
 from mufin.encode.features import Groups
-from mufin.evaluate.report.page import Block, Gallery, Row, Rows, Section, Table, Text
-from mufin.evaluate.report.study import Study
+from mufin.evaluate.report.data import ReportData
+from mufin.evaluate.report.page import Block, Gallery, QueryRow, Rows, Section, Table, Text
 from mufin.ragged import Ints
 from mufin.signals.base import marked
 
-QUERIES, SHOWN = 12, 6
-TRIED = 200  # points that are asked three times
-WAYS: dict[Literal["both", "text", "image"], str] = {
-    "both": "text and pictures",
-    "text": "text alone",
-    "image": "pictures alone",
+Modality = Literal["both", "text", "image"]
+EXAMPLE_QUERIES = 12
+HITS_PER_QUERY = 6
+MODALITY_POINTS = 200  # datapoints ranked from each modality
+MODALITY_NAMES: dict[Modality, str] = {
+    "both": "text and images",
+    "text": "text only",
+    "image": "images only",
 }
 
 
-def examples_section(study: Study) -> Section:
-    """Random queries, not the ones that went well."""
-    labelled = np.flatnonzero(np.diff(study.points.relevance.indptr) > 0)
+def examples_section(data: ReportData) -> Section:
+    """Predictions for random queries, good or bad."""
+    labelled = np.flatnonzero(np.diff(data.points.relevance.indptr) > 0)
     rows = [
-        Row(
-            study.point_card(int(i), f"{len(study.truth(int(i)))} relevant labels"), study.best(int(i), SHOWN)
+        QueryRow(
+            data.point_card(int(i), f"{len(data.truth(int(i)))} relevant labels"),
+            data.hit_cards(int(i), HITS_PER_QUERY),
         )
-        for i in study.sample(QUERIES, labelled)
+        for i in data.sample(EXAMPLE_QUERIES, labelled)
     ]
     return Section(
         "examples",
-        "What was found",
-        [Text(f"{len(rows)} queries at random, each with its best labels in order."), Gallery(rows)],
+        "Example predictions",
+        [Text(f"{len(rows)} random queries and their best labels, in order."), Gallery(rows)],
     )
 
 
-def modalities_section(study: Study) -> Section:
-    """The paper's first figure: what each modality finds by itself."""
-    return Section("modalities", "Text alone, pictures alone, both", _modalities(study))
+def modalities_section(data: ReportData) -> Section:
+    """What each modality finds on its own, as in Figure 1 of the paper."""
+    return Section("modalities", "Text only, images only, both", _modalities(data))
 
 
-def _modalities(study: Study) -> list[Block]:
-    reads = study.model.config.modalities
-    if reads != "both":
-        return [Text(f"This model reads {WAYS[reads]}: there is nothing to take away.")]
-    counts = study.catalogue.items.pictures.counts()
-    texts = np.diff(study.features.text.offsets)
-    both = [
-        i
-        for i in range(len(study))
-        if any(counts[row] for row in study.members(i)) and any(texts[row] for row in study.members(i))
-    ]
-    if not both:
-        return [Text("No datapoint of this split has both texts and pictures.")]
-    points = study.sample(TRIED, np.asarray(both))
-    answers = {way: _answers(study, points, way) for way in WAYS}
-    relevance = study.points.relevance[points]
-    good = {way: marked(torch.from_numpy(rows), relevance).numpy() for way, rows in answers.items()}
-    more = good["both"].sum(1) - np.maximum(good["text"].sum(1), good["image"].sum(1))
-    chosen = int(np.argmax(more))
+def _modalities(data: ReportData) -> list[Block]:
+    modality = data.model.config.modalities
+    if modality != "both":
+        return [Text(f"This model reads {MODALITY_NAMES[modality]}, so there is nothing to compare.")]
+    usable = _points_with_both(data)
+    if not len(usable):
+        return [Text("No datapoint of this split has both text and images.")]
+    points = data.sample(MODALITY_POINTS, usable)
+    hits = {modality: _rank(data, points, modality) for modality in MODALITY_NAMES}
+    relevance = data.points.relevance[points]
+    relevant = {
+        modality: marked(torch.from_numpy(rows), relevance).numpy() for modality, rows in hits.items()
+    }
+    gain = relevant["both"].sum(1) - np.maximum(relevant["text"].sum(1), relevant["image"].sum(1))
+    chosen = int(np.argmax(gain))
     rows = [
-        Row(
-            study.point_card(int(points[chosen])),
+        QueryRow(
+            data.point_card(int(points[chosen])),
             [
-                study.label_card(int(label), bool(good[way][chosen, place]))
-                for place, label in enumerate(answers[way][chosen])
+                data.label_card(int(label), bool(relevant[modality][chosen, rank]))
+                for rank, label in enumerate(hits[modality][chosen])
                 if label >= 0
             ],
             f"From {name}",
         )
-        for way, name in WAYS.items()
+        for modality, name in MODALITY_NAMES.items()
     ]
-    measured: Rows = [[name, 100 * float(good[way].mean())] for way, name in WAYS.items()]
+    precision: Rows = [[name, 100 * float(relevant[m].mean())] for m, name in MODALITY_NAMES.items()]
     return [
         Text(
-            "One model, asked three times: with all it knows of a datapoint, with its texts, with its "
-            f"pictures. Of {len(points)} random datapoints that have both, this is the one that gains most "
-            "from having both."
+            "The same model, queried with text and images, with text only and with images only. Of "
+            f"{len(points)} random datapoints that have both, this one gains most from having both."
         ),
         Gallery(rows),
-        Text(f"P@{SHOWN} of the same model over all {len(points)}:"),
-        Table("modalities", ["asked with", f"P@{SHOWN}"], measured),
+        Text(f"P@{HITS_PER_QUERY} over all {len(points)} datapoints:"),
+        Table("modalities", ["query", f"P@{HITS_PER_QUERY}"], precision),
     ]
 
 
-def _answers(study: Study, points: Ints, way: Literal["both", "text", "image"]) -> Ints:
-    """The best labels (B, k) of these points from one modality, as rows of the catalogue's labels."""
-    model, groups = study.model, study.groups.take(points)
+def _points_with_both(data: ReportData) -> Ints:
+    """The datapoints that have both text and images."""
+    images, texts = data.catalogue.items.pictures.counts(), np.diff(data.features.text.offsets)
+    both = [
+        i
+        for i in range(len(data))
+        if any(images[row] for row in data.members(i)) and any(texts[row] for row in data.members(i))
+    ]
+    return np.asarray(both, np.int64)
+
+
+def _rank(data: ReportData, points: Ints, modality: Modality) -> Ints:
+    """The best labels (B, k) of these datapoints from one modality, as rows of the catalogue's labels."""
+    model, groups = data.model, data.groups.take(points)
     used, members = np.unique(groups.members, return_inverse=True)
-    features = model.features(study.catalogue.items.take(used).only(way), cached=True)
+    features = model.features(data.catalogue.items.take(used).only(modality), cached=True)
     query = model.query(features, Groups(groups.offsets, members.astype(np.int64)))
-    exclude = model.labels.align(study.points.exclude[points], study.catalogue.labels)
-    known = study.catalogue.labels.rows(model.labels.items.ids)
-    allowed = torch.from_numpy(known >= 0).to(model.labels.alive.device)
-    rows = model.rank(query, SHOWN, exclude, allowed).labels.cpu().numpy()
-    return np.where(rows >= 0, known[rows], -1)
+    exclude = model.labels.align(data.points.exclude[points], data.catalogue.labels)
+    catalogue_rows = data.catalogue.labels.rows(model.labels.items.ids)
+    allowed = torch.from_numpy(catalogue_rows >= 0).to(model.labels.alive.device)
+    rows = model.rank(query, HITS_PER_QUERY, exclude, allowed).labels.cpu().numpy()
+    return np.where(rows >= 0, catalogue_rows[rows], -1)

@@ -1,7 +1,7 @@
-"""Figures: drawn once in light and once in dark colours that colour-blind readers can tell apart.
+"""Render figures for light and dark pages, in colours that colour-blind readers can tell apart.
 
-The page holds SVG whose texts stay texts, so that a browser finds glyphs for any script; beside it lie the
-light SVG and a PNG, whose glyphs come from the fonts installed here.
+The page embeds SVG with text kept as text, so that the browser finds glyphs for any script. The light SVG and
+a PNG, whose glyphs come from the installed fonts, are written beside the page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mufin.errors import UsageError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-# Fonts for scripts that DejaVu lacks, taken where they are installed.
-FALLBACKS = (
+# Fonts for scripts that DejaVu lacks, used if installed.
+FALLBACK_FONTS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Noto Sans Arabic",
     "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Hiragino Sans", "Microsoft YaHei",
     "PingFang SC", "Arial Unicode MS", "Noto Emoji", "Symbola",
@@ -33,14 +33,14 @@ MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of a figure; `series` is after Okabe and Ito."""
+    """The colours of a figure; `series` follows Okabe and Ito."""
 
     name: str
     text: str
-    faint: str
-    paper: str
+    muted: str
+    background: str
     series: tuple[str, ...]
-    heat: str  # a colour map that is even in lightness
+    colormap: str  # perceptually uniform
 
     @property
     def good(self) -> str:
@@ -64,7 +64,7 @@ Draw = Callable[["Canvas", Theme], None]
 
 
 @dataclass(frozen=True)
-class Drawing:
+class RenderedFigure:
     """A figure as bytes."""
 
     light: bytes  # SVG
@@ -72,8 +72,8 @@ class Drawing:
     png: bytes
 
 
-def require() -> None:
-    """An error that says what to install, before anything is computed."""
+def require_packages() -> None:
+    """Raise if a package for reports is missing, before anything is computed."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
@@ -84,8 +84,8 @@ def require() -> None:
         ) from error
 
 
-def render(draw: Draw, size: tuple[float, float]) -> Drawing:
-    """Draw a figure of this size in inches for light and dark pages, and as PNG."""
+def render(draw: Draw, size: tuple[float, float]) -> RenderedFigure:
+    """Draw a figure of this size in inches as light and dark SVG and as PNG."""
     from matplotlib.figure import Figure as Canvas
 
     def drawn(theme: Theme, form: str) -> bytes:
@@ -97,21 +97,27 @@ def render(draw: Draw, size: tuple[float, float]) -> Drawing:
             canvas.savefig(buffer, format=form, dpi=PNG_DPI, metadata=metadata)
         return buffer.getvalue()
 
-    return Drawing(drawn(LIGHT, "svg"), drawn(DARK, "svg"), drawn(LIGHT, "png"))
+    return RenderedFigure(drawn(LIGHT, "svg"), drawn(DARK, "svg"), drawn(LIGHT, "png"))
 
 
-def bare(axes: Axes, theme: Theme, grid: str | None = None) -> None:
-    """Only the axes that carry numbers, and lines to read values by along `grid` (x or y)."""
+def clean_axes(axes: Axes, theme: Theme, grid: Literal["x", "y"]) -> None:
+    """Remove the top and right borders and draw grid lines for the values of one axis."""
     axes.spines[["top", "right"]].set_visible(False)
-    if grid in ("x", "y"):
-        axes.grid(axis="x" if grid == "x" else "y", color=theme.faint, linewidth=0.6)
-        axes.set_axisbelow(True)
+    axes.grid(axis=grid, color=theme.muted, linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
-def shortened(text: str, length: int = 28) -> str:
-    """A text on one line, cut to a length; `$` is no mathematics.
+def hide_axes(axes: Axes) -> None:
+    """Remove ticks and borders, for maps whose coordinates mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
 
-    >>> shortened("a very long name of a category", 12)
+
+def truncate(text: str, length: int = 28) -> str:
+    """Collapse white space and cut the text to a length.
+
+    >>> truncate("a very long name of a category", 12)
     'a very long…'
     """
     line = " ".join(text.split())
@@ -123,7 +129,7 @@ def _families() -> list[str]:
     from matplotlib import font_manager
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    return ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)]
+    return ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]
 
 
 @contextmanager
@@ -134,13 +140,13 @@ def _styled(theme: Theme) -> Iterator[None]:
         "font.family": _families(), "font.size": 10, "axes.titlesize": 11, "svg.fonttype": "none",
         "svg.hashsalt": "mufin", "text.parse_math": False, "text.color": theme.text,
         "axes.labelcolor": theme.text, "axes.edgecolor": theme.text, "xtick.color": theme.text,
-        "ytick.color": theme.text, "axes.facecolor": "none", "figure.facecolor": theme.paper,
+        "ytick.color": theme.text, "axes.facecolor": "none", "figure.facecolor": theme.background,
         "legend.frameon": False, "axes.unicode_minus": True,
     }  # fmt: skip
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     with mpl.rc_context(style), warnings.catch_warnings():
-        # A script that no installed font has is a box in the PNG, and right in the page.
+        # Scripts without an installed font show as boxes in the PNG, but correctly in the page.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""How long each stage of `recommend` takes, one query at a time."""
+"""Section: the latency of each stage of `recommend`, one query at a time."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ import numpy as np
 import torch
 
 from mufin.encode.features import Groups
-from mufin.evaluate.report.figures import Theme, bare
+from mufin.evaluate.report.data import ReportData
+from mufin.evaluate.report.figures import Theme, clean_axes
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
-from mufin.evaluate.report.study import Study
 from mufin.inference import at_ease
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-QUERIES, WARM = 30, 3
-K = 10
+TIMED_QUERIES, WARMUP_QUERIES = 30, 3
+HITS = 10
 STAGES = (
-    "read: tokens, images, frozen layers, words",
-    "embed: trained layers, self-attention",
-    "rank: proposals and evidence of all signals",
+    "features: tokens, images, frozen layers, words",
+    "query: trained layers, self-attention",
+    "rank: candidates and evidence of all signals",
     "hits: ids, texts, parts",
 )
 
 
-def latency_section(study: Study) -> Section:
-    """Milliseconds a stage for single queries, from texts and pictures to hits; nothing cached."""
-    points = study.sample(QUERIES + WARM)
-    times = np.array([_times(study, int(point)) for point in points])  # (q, stages) in ms
-    times = times[WARM:] if len(times) > WARM else times
-    middle = np.median(times, axis=0)
-    stages = dict(zip(STAGES, times.T, strict=True)) | {"all": times.sum(axis=1)}
+def latency_section(data: ReportData) -> Section:
+    """Milliseconds per stage for single queries, from text and images to hits, without any cache."""
+    points = data.sample(TIMED_QUERIES + WARMUP_QUERIES)
+    times = np.array([_times(data, int(point)) for point in points])  # (q, stages) in ms
+    times = times[WARMUP_QUERIES:] if len(times) > WARMUP_QUERIES else times
+    median = np.median(times, axis=0)
+    stages = dict(zip(STAGES, times.T, strict=True)) | {"total": times.sum(axis=1)}
     rows: Rows = [[name, *_summary(values)] for name, values in stages.items()]
 
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
-        place = np.arange(len(STAGES))
-        bars = axes.barh(place, middle, color=theme.good, height=0.65)
-        axes.bar_label(bars, [f"{value:.2f} ms" for value in middle], padding=3)
-        axes.set_yticks(place, STAGES)
+        y = np.arange(len(STAGES))
+        bars = axes.barh(y, median, color=theme.good, height=0.65)
+        axes.bar_label(bars, [f"{value:.2f} ms" for value in median], padding=3)
+        axes.set_yticks(y, STAGES)
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.18 * max(middle.max(), 1e-3))
+        axes.set_xlim(0, 1.18 * max(median.max(), 1e-3))
         axes.set_xlabel("median, ms")
-        bare(axes, theme, "x")
+        clean_axes(axes, theme, "x")
 
-    device = study.model.labels.alive.device.type
+    device = data.model.labels.alive.device.type
     kind = f"{device}, {torch.get_num_threads()} threads" if device == "cpu" else device
-    batched = study.predictions.ms_per_point
+    batched = data.predictions.ms_per_point
     return Section(
         "latency",
         "Latency by stage",
         [
             Text(
-                f"{len(times)} queries one at a time on this machine ({kind}), nothing cached. In "
-                f"batches, everything after the frozen layers took {batched:.2f} ms a datapoint."
+                f"{len(times)} queries, one at a time, without caches ({kind}). In batches, everything after "
+                f"the frozen layers took {batched:.2f} ms per datapoint."
             ),
-            Figure("latency", "Median time of each stage of a single query.", _alt(middle), draw, (8.0, 3.0)),
+            Figure("latency", "Median time per stage of a single query.", _alt(median), draw, (8.0, 3.0)),
             Table("latency", ["stage, ms", "median", "95th percentile", "mean"], rows),
         ],
     )
@@ -68,15 +68,15 @@ def _summary(values: np.ndarray) -> list[float]:
     return [float(np.median(values)), float(np.quantile(values, 0.95)), float(values.mean())]
 
 
-def _alt(middle: np.ndarray) -> str:
-    return "; ".join(f"{name} {value:.2f} ms" for name, value in zip(STAGES, middle, strict=True))
+def _alt(median: np.ndarray) -> str:
+    return "; ".join(f"{name} {value:.2f} ms" for name, value in zip(STAGES, median, strict=True))
 
 
 @torch.no_grad()
-def _times(study: Study, point: int) -> list[float]:
-    """Milliseconds of each stage for one point: what `recommend` does, step by step."""
-    model = study.model
-    items = study.catalogue.items.take(np.array(study.members(point)))
+def _times(data: ReportData, point: int) -> list[float]:
+    """Milliseconds per stage for one datapoint, following `recommend` step by step."""
+    model = data.model
+    items = data.catalogue.items.take(np.array(data.members(point)))
     group = Groups(np.array([0, len(items)]), np.arange(len(items)))
     with at_ease(model.labels.alive.device):
         clock = _Clock(model.labels.alive.device)
@@ -84,7 +84,7 @@ def _times(study: Study, point: int) -> list[float]:
         clock.lap()
         query = model.query(features, group)
         clock.lap()
-        ranked = model.rank(query, K)
+        ranked = model.rank(query, HITS)
         clock.lap()
         model.hits(ranked)
         clock.lap()
@@ -92,7 +92,7 @@ def _times(study: Study, point: int) -> list[float]:
 
 
 class _Clock:
-    """A stopwatch that waits for the device."""
+    """A stopwatch that synchronises with the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

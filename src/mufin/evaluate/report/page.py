@@ -1,6 +1,6 @@
-"""The page: sections of paragraphs, tables, figures and galleries, as one HTML file that needs no other.
+"""Page: sections of paragraphs, tables, figures and galleries, rendered as one self-contained HTML file.
 
-Everything that comes from a catalogue is a plain string here and is escaped by the template.
+Catalogue texts are plain strings here; the template escapes them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from mufin.evaluate.report.figures import Draw, Drawing, render
+from mufin.evaluate.report.figures import Draw, RenderedFigure, render
 
 Rows = Sequence[Sequence[str | int | float]]
 
@@ -28,13 +28,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words and numbers; also a CSV file of the same name beside the page."""
+    """A table, also written as a CSV file of the same name."""
 
     name: str
     header: Sequence[str]
     rows: Rows
-    left: int = 1  # columns that are words
-    most: int = 60  # rows in the page; the file has all
+    text_columns: int = 1  # leading columns that are text
+    max_rows: int = 60  # on the page; the CSV file has all
     kind: str = "table"
 
     def csv(self) -> bytes:
@@ -42,7 +42,7 @@ class Table:
         csv.writer(buffer, lineterminator="\n").writerows([self.header, *self.rows])
         return buffer.getvalue().encode()
 
-    def shown(self, value: str | int | float) -> str:
+    def format(self, value: str | int | float) -> str:
         match value:
             case int():
                 return f"{value:,}"
@@ -54,52 +54,52 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure; also SVG and PNG files of the same name beside the page."""
+    """A figure, also written as SVG and PNG files of the same name."""
 
     name: str
     caption: str
-    alt: str  # what it shows, for those who cannot see it
+    alt: str  # the alternative text for screen readers
     draw: Draw
     size: tuple[float, float] = (8.0, 3.6)  # inches
     kind: str = "figure"
 
     @cached_property
-    def drawing(self) -> Drawing:
+    def rendered(self) -> RenderedFigure:
         return render(self.draw, self.size)
 
     @property
     def light(self) -> str:
-        return data_uri(self.drawing.light, "image/svg+xml")
+        return data_uri(self.rendered.light, "image/svg+xml")
 
     @property
     def dark(self) -> str:
-        return data_uri(self.drawing.dark, "image/svg+xml")
+        return data_uri(self.rendered.dark, "image/svg+xml")
 
 
 @dataclass(frozen=True)
 class Card:
-    """An item or a label, with its picture, and whether it is relevant where that is a question."""
+    """An item or a label with its image; labels may be marked relevant or not."""
 
     text: str
     note: str = ""
-    picture: str = ""  # a data URI
+    image: str = ""  # a data URI
     relevant: bool | None = None
 
 
 @dataclass(frozen=True)
-class Row:
-    """A query and what belongs to it."""
+class QueryRow:
+    """A query and its labels."""
 
     query: Card
-    answers: Sequence[Card]
+    labels: Sequence[Card]
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Queries, each beside what was found for it."""
+    """Queries, each beside its labels."""
 
-    rows: Sequence[Row]
+    rows: Sequence[QueryRow]
     kind: str = "gallery"
 
 
@@ -108,7 +108,7 @@ Block = Text | Table | Figure | Gallery
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a title."""
+    """A titled section; `name` is its anchor."""
 
     name: str
     title: str
@@ -117,10 +117,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """The whole of it."""
+    """The whole page."""
 
     title: str
-    facts: Sequence[tuple[str, str]]
+    summary: Sequence[tuple[str, str]]
     sections: list[Section]
 
     def html(self) -> str:
@@ -133,7 +133,7 @@ class Page:
         return environment.get_template("page.html").render(page=self)
 
     def write(self, path: Path) -> None:
-        """The page at `path`, and what it is made of in the folder of the same name beside it."""
+        """Write the page to `path`, and its figures and tables to the folder of the same name."""
         folder = path.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
         for block in (block for section in self.sections for block in section.blocks):
@@ -141,15 +141,15 @@ class Page:
                 case Table():
                     (folder / f"{block.name}.csv").write_bytes(block.csv())
                 case Figure():
-                    (folder / f"{block.name}.svg").write_bytes(block.drawing.light)
-                    (folder / f"{block.name}.png").write_bytes(block.drawing.png)
+                    (folder / f"{block.name}.svg").write_bytes(block.rendered.light)
+                    (folder / f"{block.name}.png").write_bytes(block.rendered.png)
                 case _:
                     pass
         path.write_text(self.html(), "utf-8")
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """The content as an address of its own.
+    """Encode the content as a data URI.
 
     >>> data_uri(b"hi", "text/plain")
     'data:text/plain;base64,aGk='

@@ -1,42 +1,43 @@
-"""What each signal adds to the scores of hits, relevant or not."""
+"""Section: the mean contribution of each signal to the scores of relevant and irrelevant hits."""
 
 from __future__ import annotations
 
 import torch
 
+from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.page import Rows, Section, Table, Text
-from mufin.evaluate.report.study import Study
 from mufin.signals.base import marked
 
-POINTS, TOP = 500, 10
+SAMPLED_POINTS = 500
+HITS_PER_POINT = 10
 
 
-def signals_section(study: Study) -> Section:
-    """The mean part of each signal in the scores of the first hits."""
-    model, points = study.model, study.sample(POINTS)
+def signals_section(data: ReportData) -> Section:
+    """The mean contribution of each signal to the scores of the first hits."""
+    model, points = data.model, data.sample(SAMPLED_POINTS)
     exclude, relevant = (
-        model.labels.align(relation[points], study.catalogue.labels)
-        for relation in (study.points.exclude, study.points.relevance)
+        model.labels.align(relation[points], data.catalogue.labels)
+        for relation in (data.points.exclude, data.points.relevance)
     )
-    allowed = torch.from_numpy(study.catalogue.labels.rows(model.labels.items.ids) >= 0)
+    allowed = torch.from_numpy(data.catalogue.labels.rows(model.labels.items.ids) >= 0)
     device = model.labels.alive.device
-    ranked = model.rank(study.query(points), TOP, exclude, allowed.to(device))
-    there = ranked.labels >= 0
-    hit = marked(ranked.labels, relevant) & there
+    ranked = model.rank(data.query(points), HITS_PER_POINT, exclude, allowed.to(device))
+    exists = ranked.labels >= 0
+    is_relevant = marked(ranked.labels, relevant) & exists
     rows: Rows = [
-        [name, says, _mean(parts, hit), _mean(parts, there & ~hit)]
-        for (name, says), parts in zip(model.says.items(), ranked.parts.unbind(-1), strict=True)
+        [name, description, _mean(parts, is_relevant), _mean(parts, exists & ~is_relevant)]
+        for (name, description), parts in zip(model.says.items(), ranked.parts.unbind(-1), strict=True)
     ]
     return Section(
         "signals",
-        "What each signal adds",
+        "Contribution of each signal",
         [
             Text(
-                f"The score of a label is the sum of these parts. Means over the first {TOP} hits of "
-                f"{len(points)} random datapoints, of those that are relevant and of the others: a signal "
-                "that tells them apart adds more to the former."
+                f"The score of a label is the sum of these contributions. Means over the first "
+                f"{HITS_PER_POINT} hits of {len(points)} random datapoints: a useful signal adds more to "
+                "relevant hits than to others."
             ),
-            Table("signals", ["signal", "says", "relevant hits", "other hits"], rows, left=2),
+            Table("signals", ["signal", "measures", "relevant hits", "other hits"], rows, text_columns=2),
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Study: a model's answers on a split, and all that the sections of a report ask about them."""
+"""ReportData: a model's predictions on a split and the truth, which all sections of a report read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mufin.data.thumbnails import small
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.bins import categories_of
 from mufin.evaluate.relevant_hits import FloatArray
-from mufin.evaluate.report.figures import shortened
+from mufin.evaluate.report.figures import truncate
 from mufin.evaluate.report.page import Card, data_uri
-from mufin.evaluate.score import Predictions, seen
+from mufin.evaluate.score import Predictions, training_relevance
 from mufin.model import Mufin
 from mufin.ragged import Ints
 from mufin.signals.base import Query, marked
 
-TITLE = 90  # characters of a text on a card
+CARD_CHARACTERS = 90
 
 
 @dataclass(frozen=True)
-class Study:
-    """What was asked, what was answered, and what is true; label rows are the catalogue's."""
+class ReportData:
+    """A model, the datapoints of a split and the predictions for them; label rows are the catalogue's."""
 
     model: Mufin
     catalogue: Catalogue
@@ -36,7 +36,7 @@ class Study:
     features: Features
     predictions: Predictions
     propensity: tuple[float, float]
-    category: str  # the column of items that holds it
+    category: str  # name of the column of items
     seed: int = 0
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Study:
 
     @property
     def rng(self) -> np.random.Generator:
-        """The same choices in every report."""
+        """A fresh generator, so that every report makes the same choices."""
         return np.random.default_rng(self.seed)
 
     @cached_property
@@ -54,12 +54,12 @@ class Study:
 
     @cached_property
     def frequency(self) -> Ints:
-        """How many training points have each label, (L,)."""
-        return np.asarray(seen(self.catalogue, self.points).sum(axis=0), np.int64).ravel()
+        """Number of training points with each label, (L,)."""
+        return np.asarray(training_relevance(self.catalogue, self.points).sum(axis=0), np.int64).ravel()
 
     @cached_property
     def model_rows(self) -> Ints:
-        """The row in the model of each label of the catalogue, −1 where it has none; (L,)."""
+        """The model's row of each label of the catalogue, −1 if the model lacks it; (L,)."""
         rows = self.model.labels.items.rows(self.catalogue.labels.ids)
         alive = self.model.labels.alive.cpu().numpy()
         return np.where((rows >= 0) & alive[rows], rows, -1)
@@ -69,74 +69,76 @@ class Study:
         return Groups(self.points.offsets, self.points.members)
 
     def query(self, points: Ints) -> Query:
-        """These points, ready to be ranked."""
+        """Embed these datapoints for ranking."""
         return self.model.query(self.features, self.groups.take(points))
 
     def members(self, point: int) -> list[int]:
-        """The item rows of a point."""
+        """The item rows of a datapoint."""
         offsets = self.points.offsets
         return [int(row) for row in self.points.members[offsets[point] : offsets[point + 1]]]
 
     def truth(self, point: int) -> list[int]:
-        """The relevant labels of a point."""
+        """The relevant labels of a datapoint."""
         ends = self.points.relevance.indptr
         return [int(label) for label in self.points.relevance.indices[ends[point] : ends[point + 1]]]
 
     def sample(self, wanted: int, among: npt.NDArray[np.integer] | None = None) -> Ints:
-        """Some points at random."""
+        """Draw datapoints at random, without replacement."""
         pool = np.arange(len(self)) if among is None else among
         chosen = self.rng.choice(pool, min(wanted, len(pool)), replace=False)
         return np.asarray(chosen, np.int64)
 
     @cached_property
     def categories(self) -> list[str] | None:
-        """The category of each point (its first item's), or nothing where the items have none."""
+        """The category of each datapoint (of its first item), or None if items have no such column."""
         first = self.points.members[self.points.offsets[:-1]]
         return categories_of(self.catalogue.items, first, self.category)
 
     def label_categories(self, rows: Ints) -> list[str] | None:
-        """The category of each of these labels."""
+        """The category of each of these labels, or None if labels have no such column."""
         return categories_of(self.catalogue.labels, rows, self.category)
-
-    def interval(self, values: FloatArray) -> float:
-        """Half the width of a mean's 95 % interval, by the normal distribution."""
-        return float(1.96 * values.std() / np.sqrt(max(1, len(values))))
 
     # -- cards -----------------------------------------------------------------------------------------------
 
     def point_card(self, point: int, note: str = "") -> Card:
-        """A point: its texts, and its first picture."""
+        """A datapoint: the names of its items and the first image."""
         rows = self.members(point)
-        texts = [name_of(self.catalogue.items, row) for row in rows]
-        return Card(shortened(" + ".join(texts), TITLE), note, picture_of(self.catalogue.items, rows))
+        names = " + ".join(display_name(self.catalogue.items, row) for row in rows)
+        return Card(truncate(names, CARD_CHARACTERS), note, first_image(self.catalogue.items, rows))
 
     def label_card(self, label: int, relevant: bool | None = None, note: str = "") -> Card:
-        """A label: its first text, and its first picture."""
+        """A label: its name and its first image."""
         labels = self.catalogue.labels
-        return Card(shortened(name_of(labels, label), TITLE), note, picture_of(labels, [label]), relevant)
+        name = truncate(display_name(labels, label), CARD_CHARACTERS)
+        return Card(name, note, first_image(labels, [label]), relevant)
 
-    def hit_card(self, point: int, place: int) -> Card:
-        """What was predicted for a point at a place, 0 = best."""
-        label, chance = (a[point, place] for a in (self.predictions.labels, self.predictions.probability))
-        return self.label_card(int(label), bool(self.relevant[point, place]), f"probability {chance:.0%}")
+    def hit_cards(self, point: int, k: int) -> list[Card]:
+        """The k best predictions for a datapoint."""
+        ranks = range(min(k, self.predictions.labels.shape[1]))
+        return [self._hit_card(point, rank) for rank in ranks if self.predictions.labels[point, rank] >= 0]
 
-    def best(self, point: int, k: int) -> list[Card]:
-        """The k best labels of a point."""
-        places = min(k, self.predictions.labels.shape[1])
-        return [self.hit_card(point, i) for i in range(places) if self.predictions.labels[point, i] >= 0]
+    def _hit_card(self, point: int, rank: int) -> Card:
+        label = int(self.predictions.labels[point, rank])
+        probability = self.predictions.probability[point, rank]
+        return self.label_card(label, bool(self.relevant[point, rank]), f"probability {probability:.0%}")
 
 
-def name_of(items: Items, row: int) -> str:
-    """The first text of an item that is not blank, else its id."""
+def half_width(values: FloatArray) -> float:
+    """Half the width of the 95 % interval of the mean, by the normal approximation."""
+    return float(1.96 * values.std() / np.sqrt(max(1, len(values))))
+
+
+def display_name(items: Items, row: int) -> str:
+    """The first non-blank text of an item, or its id."""
     texts = [text for text in items.texts[row].as_py() or () if text.strip()]
     return texts[0] if texts else str(items.ids[row].as_py())
 
 
-def picture_of(items: Items, rows: list[int]) -> str:
-    """The first readable picture of these items as a data URI, or nothing."""
+def first_image(items: Items, rows: list[int]) -> str:
+    """The first readable image of these items as a data URI, or an empty string."""
     for row in rows:
-        for picture in items.pictures.row(row)[:1]:
-            made = small(picture)
-            if made is not None:
-                return data_uri(made, "image/webp")
+        for image in items.pictures.row(row)[:1]:
+            thumbnail = small(image)
+            if thumbnail is not None:
+                return data_uri(thumbnail, "image/webp")
     return ""
