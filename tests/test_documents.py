@@ -1,8 +1,8 @@
-"""Every command and every Python block of the tutorial and of the data formats is run, in order.
+"""Run every command and every Python block of docs/tutorial.md and docs/data-formats.md, in order.
 
-A block of JSON after a line that is a path in backticks becomes that file; `sh` runs line by line, `mufin` in
-this process and the rest in a shell; `python` runs in one namespace a page. `<!-- not run: why -->` before a
-block leaves it out, `<!-- started and stopped by the test -->` starts it, waits for its page and ends it.
+A JSON block after a line with a path in backticks becomes that file. `sh` blocks run line by line: `mufin` in
+this process, the rest in a shell. `python` blocks share one namespace per page. A block is skipped after
+`<!-- not run: reason -->`; after `<!-- started and stopped by the test -->` it is a server to start and stop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mufin.cli import app, main
+from mufin.cli import main
 
 if TYPE_CHECKING:
     from mufin.config import Config
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "tests" / "samples"
 BLOCK = re.compile(r"([^\n]*)\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-STAND_INS = {  # what a reader has downloaded, and the sample that stands for it
+SAMPLE_OF = {  # file or folder named on the page → sample that replaces it
     "meta_Office.json.gz": "amazon/meta-2018.json.gz",
     "LF-AmazonTitles-131K": "xc",
     "polyvore_outfits": "polyvore",
@@ -39,7 +39,7 @@ STAND_INS = {  # what a reader has downloaded, and the sample that stands for it
 
 
 class Shell:
-    """Runs lines of a page in a folder."""
+    """Run lines of a page in a folder and return what they print."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.capsys = folder, capsys
@@ -63,12 +63,7 @@ class Shell:
 
 
 def started_and_stopped(code: str, folder: Path) -> None:
-    """Start a server, ask for its page, end it; a server that this version does not have is passed over."""
-
-    if "serve" not in {
-        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
-    }:
-        return
+    """Start a server, request its page, stop it."""
     port = re.search(r"--port (\d+)", code)
     assert port is not None
     words = code.split()
@@ -77,7 +72,7 @@ def started_and_stopped(code: str, folder: Path) -> None:
     try:
         for _ in range(240):
             time.sleep(0.25)
-            assert process.poll() is None, "the server has ended"
+            assert process.poll() is None, f"exit code {process.returncode}: {code}"
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/", timeout=5) as page:
                     assert page.status == 200
@@ -91,7 +86,7 @@ def started_and_stopped(code: str, folder: Path) -> None:
 
 
 def run_page(page: Path, folder: Path, shell: Shell) -> list[str]:
-    """Run the blocks of a page in a folder; which kinds were run."""
+    """Run the blocks of a page in a folder; return the kinds of those that ran."""
     names: dict[str, Any] = {}
     ran, printed = [], ""
     for before, kind, code in BLOCK.findall(page.read_text("utf-8")):
@@ -111,7 +106,7 @@ def run_page(page: Path, folder: Path, shell: Shell) -> list[str]:
         elif (file := re.fullmatch(r"The first lines of `([\w.]+)`:", before)) is not None:
             assert (folder / file[1]).read_text("utf-8").startswith(code)
         else:
-            raise AssertionError(f"{page.name}: what is to be done with this block?\n{before}\n{code}")
+            raise AssertionError(f"{page.name}: unknown kind of block\n{before}\n{code}")
         ran.append(kind)
     assert printed
     return ran
@@ -136,8 +131,8 @@ def test_tutorial(folder: Path, shell: Shell) -> None:
 def test_data_formats(
     folder: Path, shell: Shell, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mufin.config.Config.preset", lambda name: tiny_config)  # quick encoders
-    for name, sample in STAND_INS.items():
+    monkeypatch.setattr("mufin.config.Config.preset", lambda name: tiny_config)  # fast encoders
+    for name, sample in SAMPLE_OF.items():
         source = SAMPLES / sample
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
     (folder / "shop" / "images").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What benchmarks/accuracy.py measures, on made data; and that a test pair never reaches training."""
+"""benchmarks/accuracy.py on synthetic data, and no leak of test pairs into training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 @pytest.fixture
 def worn_together() -> Catalogue:
-    """Products that are datapoints and labels at once; the test pair (a, f) is in a set, not in train."""
+    """Items as labels; the test pair (a, f) occurs in a set, but not in train."""
     items = [Item(name, [f"{name} thing"]) for name in "abcdef"]
     pairs = {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"], "d": ["e"], "e": ["d"]}
     sets = {"outfits": [["a", "b", "c"], ["d", "e"], ["a", "f"]]}
@@ -41,13 +41,13 @@ def test_leaks_are_counted_in_both_directions(worn_together: Catalogue) -> None:
     assert [*found.values()] == [2, 1, 1, 0, 0, 0]  # pairs, same, reversed, in sets; no questions
 
 
-def test_there_is_nothing_to_leak_where_labels_are_no_items(shop: Catalogue) -> None:
+def test_nothing_can_leak_if_labels_are_not_items(shop: Catalogue) -> None:
     from measure import leaks
 
     assert leaks(shop) is None
 
 
-def test_training_sees_the_pairs_of_train_and_no_others(
+def test_training_sees_only_the_pairs_of_train(
     worn_together: Catalogue, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["mufin.train.fit"]
@@ -58,7 +58,7 @@ def test_training_sees_the_pairs_of_train_and_no_others(
     model = fit(worn_together, config, quiet=True)
     train = worn_together.split("train")
     assert (seen[0].relevance != train.relevance).nnz == 0
-    assert len(model.points) == len(train)  # the points that vote are those of train, too
+    assert len(model.points) == len(train)  # only training points vote
 
 
 def test_the_slice_hides_its_test_pairs_in_both_directions() -> None:
@@ -74,7 +74,7 @@ def test_the_slice_hides_its_test_pairs_in_both_directions() -> None:
     assert found["same in train"] == found["reversed in train"] == 0
 
 
-def test_kept_points_give_the_metrics_again(tmp_path: Path) -> None:
+def test_saved_points_reproduce_the_metrics(tmp_path: Path) -> None:
     from measure import COMPARED, Kept
     from mufin.evaluate import metrics
 
@@ -94,7 +94,7 @@ def test_kept_points_give_the_metrics_again(tmp_path: Path) -> None:
     assert kept.figures() == pytest.approx({"tail R@10": 100 * np.mean(shares)})
 
 
-def test_paired_intervals_hold_the_difference_and_see_a_real_one() -> None:
+def test_paired_intervals_contain_the_difference() -> None:
     from measure import Kept, paired_difference
 
     rng = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_paired_intervals_hold_the_difference_and_see_a_real_one() -> None:
     truth = csr_matrix(np.tile(np.arange(20) < 10, (400, 1)))
 
     def kept(hits: np.ndarray) -> Kept:
-        """The hits at ten places of points with ten relevant labels; a miss is one of ten other labels."""
+        """Ten predictions for points with ten relevant labels; a miss is one of ten other labels."""
         labels = np.arange(10) + np.where(hits, 0, 10)
         return Kept.of(labels, truth, truth)
 
@@ -116,7 +116,7 @@ def test_paired_intervals_hold_the_difference_and_see_a_real_one() -> None:
     assert same == {"P@1": [0, 0, 0], "P@5": [0, 0, 0], "R@10": [0, 0, 0]}
 
 
-def test_predictions_carry_the_probability_of_each_hit(shop: Catalogue, tiny_model: Any) -> None:
+def test_predictions_have_the_probabilities_of_recommend(shop: Catalogue, tiny_model: Any) -> None:
     points = shop.split("test")
     found = predict(tiny_model, shop, points, k=3)
     items = [shop.items[int(row)] for row in points.members[:4]]
@@ -125,7 +125,7 @@ def test_predictions_carry_the_probability_of_each_hit(shop: Catalogue, tiny_mod
     assert found.probability[:4] == pytest.approx(np.array(expected), abs=1e-5)
 
 
-def test_questions_are_answered_by_a_model_of_the_sets_and_by_peers(
+def test_questions_are_answered_by_models_and_peers(
     worn_together: Catalogue, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import accuracy
@@ -141,7 +141,7 @@ def test_questions_are_answered_by_a_model_of_the_sets_and_by_peers(
     assert found.keys() == {"seconds", "fitb_small"}
 
 
-def test_rows_are_measured_in_parallel_kept_and_put_together(
+def test_rows_run_in_parallel_and_are_merged(
     shop: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import accuracy
@@ -159,7 +159,7 @@ def test_rows_are_measured_in_parallel_kept_and_put_together(
     first = run("--jobs", "2")
     assert set(first["test"]) == set(rows)
     assert first["test"]["popularity"][0].keys() >= {"P@1", "R@10", "seed", "seconds"}
-    assert run() == first  # nothing is measured twice
+    assert run() == first  # nothing runs twice
     (tmp_path / "accuracy-shop.json").unlink()
-    assert run("--jobs", "0")["test"] == first["test"]  # the parts are enough
+    assert run("--jobs", "0")["test"] == first["test"]  # the saved parts are enough
     assert "| popularity | " in (tmp_path / "accuracy-shop.md").read_text()
