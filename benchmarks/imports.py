@@ -144,7 +144,7 @@ def measured(path: Path, curate: bool) -> dict[str, float]:
 
 def run(path: Path, curate: bool) -> None:
     """The measured process."""
-    os.sched_setcompatibility(0, {sorted(os.sched_getcompatibility(0))[-1]})
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
     from catalogue_memory import peak_mb
     from mufin.data.formats.amazon_import import import_amazon
     from mufin.data.formats.curate import Curation
