@@ -1,9 +1,9 @@
-"""What does checking cost when features are read from the cache?
+"""Measure how long it takes to read and check cached features.
 
     python benchmarks/cache.py [--descriptors 50000]
 
-Prints a table: the time to read all features of a cache, also as CPU time, and a hundred of them, each
-the best of five. By then the files are in memory; reading from a disk would hide the cost.
+Prints wall and CPU time to read all features, and wall time for a hundred of them; best of five. The files
+are in the page cache by then, since reading from disk would hide the cost of checking.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mufin.ragged import Ragged, offsets_of
 WIDTHS = {384: "texts of `fast`", 1280: "images of `fast`", 6072: "images of `best`"}
 
 
-def best(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and seconds of CPU time."""
+def best_of_five(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and CPU time in seconds."""
     times = []
     for _ in range(5):
         start, cpu = time.perf_counter(), time.process_time()
@@ -38,21 +38,21 @@ def main() -> None:
     n = parser.parse_args().descriptors
     rng = np.random.default_rng(0)
     keys = np.unique(rng.integers(0, 1 << 63, n, dtype=np.uint64))
-    first = np.sort(rng.choice(keys, len(keys) // 2, replace=False))  # a catalogue that grew once
+    first = np.sort(rng.choice(keys, len(keys) // 2, replace=False))  # as if the catalogue had grown once
     print("| features | MB | all, s | CPU, s | 100 of them, ms |\n|---|---|---|---|---|")
     for width, name in WIDTHS.items():
         values = rng.standard_normal((256, width), dtype=np.float32)
 
-        def prepare(some: Sequence[object], values: np.ndarray = values) -> Ragged:
-            count = len(some)
+        def prepare(items: Sequence[object], values: np.ndarray = values) -> Ragged:
+            count = len(items)
             return Ragged(np.resize(values, (count, values.shape[1])), offsets_of(np.ones(count)))
 
         with tempfile.TemporaryDirectory() as folder:
             cache = FeatureCache("benchmark", Path(folder))
-            for some in (first, keys):
-                cache.features(some, range(len(some)), prepare)
-            wall, cpu = best(lambda c=cache, p=prepare: c.features(keys, range(len(keys)), p))
-            few, _ = best(lambda c=cache, p=prepare: c.features(keys[:100], range(100), p))
+            for written in (first, keys):
+                cache.features(written, range(len(written)), prepare)
+            wall, cpu = best_of_five(lambda c=cache, p=prepare: c.features(keys, range(len(keys)), p))
+            few, _ = best_of_five(lambda c=cache, p=prepare: c.features(keys[:100], range(100), p))
         size = len(keys) * width * 4 / 1e6
         print(f"| {len(keys):,} × {width} ({name}) | {size:.0f} | {wall:.2f} | {cpu:.2f} | {few * 1e3:.1f} |")
 

@@ -1,9 +1,9 @@
-"""Does a catalogue of 5 M text-only labels and 10 M relevance pairs load within 2 GB?
+"""Measure load time and memory of a catalogue with 5 M text-only labels and 10 M relevance pairs.
 
     python benchmarks/catalogue_memory.py [--labels 5000000] [--pairs 10000000]
 
-Makes one in a temporary folder, in Parquet and in JSONL, reads each in a process of its own, and prints the
-seconds and the peak of resident memory.
+Writes one to a temporary folder as Parquet and as JSONL, reads each in a separate process, and prints the
+load time and the peak resident memory. The target is 2 GB.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.schema import lists
 
 WORDS = ["oak", "desk", "lamp", "chair", "red", "blue", "steel", "garden", "kids", "shoes", "for", "me"]
-STEP = 100_000
+SLICE_ROWS = 100_000
 
 
 def label_slices(count: int, rng: np.random.Generator) -> list[pa.Table]:
-    """Labels L0, L1, … with a text of four words and a number."""
+    """Labels L0, L1, …, each with four words and a number as its text."""
     tables = []
-    for start in range(0, count, STEP):
-        numbers = range(start, min(start + STEP, count))
+    for start in range(0, count, SLICE_ROWS):
+        numbers = range(start, min(start + SLICE_ROWS, count))
         picks = rng.integers(len(WORDS), size=(len(numbers), 4))
         texts = [[" ".join(WORDS[j] for j in pick) + f" {i}"] for i, pick in zip(numbers, picks, strict=True)]
         tables.append(pa.table({"id": [f"L{i}" for i in numbers], "texts": texts}))
@@ -39,13 +39,13 @@ def label_slices(count: int, rng: np.random.Generator) -> list[pa.Table]:
 
 
 def train_slices(points: int, pairs: int, labels: int, rng: np.random.Generator) -> list[pa.Table]:
-    """Every point with the same number of labels, drawn at random."""
-    each = pairs // points
+    """Points with the same number of random labels each."""
+    per_point = pairs // points
     tables = []
-    for start in range(0, points, STEP):
-        ids = [f"p{i}" for i in range(start, min(start + STEP, points))]
-        names = pa.array([f"L{i}" for i in rng.integers(labels, size=len(ids) * each)])
-        tables.append(pa.table({"id": ids, "labels": lists(np.arange(len(ids) + 1) * each, names)}))
+    for start in range(0, points, SLICE_ROWS):
+        ids = [f"p{i}" for i in range(start, min(start + SLICE_ROWS, points))]
+        names = pa.array([f"L{i}" for i in rng.integers(labels, size=len(ids) * per_point)])
+        tables.append(pa.table({"id": ids, "labels": lists(np.arange(len(ids) + 1) * per_point, names)}))
     return tables
 
 
@@ -61,7 +61,7 @@ def make(folder: Path, suffix: str, tables: dict[str, list[pa.Table]]) -> None:
 
 
 def read(folder: Path) -> dict[str, float]:
-    """Load everything; seconds, and the peak of resident memory in MB (VmHWM) before and after."""
+    """Load everything; return the time and the peak resident memory in MB before and after."""
     before = peak_mb()
     start = time.perf_counter()
     catalogue = Catalogue.read(folder)
@@ -71,14 +71,14 @@ def read(folder: Path) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """The peak of resident memory of this process, in MB of 10⁶ bytes."""
+    """Peak resident memory of this process (VmHWM), in MB of 10⁶ bytes."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
 def main() -> None:
-    """Make, read in a process of its own, print a table."""
+    """Write, read in a separate process, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--labels", type=int, default=5_000_000)
     parser.add_argument("--pairs", type=int, default=10_000_000)

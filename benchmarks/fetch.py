@@ -1,10 +1,9 @@
-"""How many small pictures a second does `mufin fetch-images` bring from a server on this machine?
+"""Measure how many small images per second `mufin fetch-images` downloads from a local server.
 
-    python benchmarks/fetch.py [--pictures 4000]
+    python benchmarks/fetch.py [--images 4000]
 
-A server in a process of its own gives WebP pictures of 96 px, each another; the catalogue is Parquet. Prints
-a table: all of `fetch_folder` (downloads, checks, files, journal, the table afterwards) with several numbers
-of downloads at a time.
+A server in a separate process returns distinct WebP images of 96 px; the catalogue is Parquet. Times all of
+`fetch_folder` (downloads, checks, files, journal, final table) for several numbers of parallel downloads.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from mufin.data.formats import parquet
 from mufin.fetch.catalogue import fetch_folder
 from mufin.fetch.settings import Settings
 
-DIFFERENT = 500  # pictures that are made; the others differ in a few bytes at their end
+DISTINCT_IMAGES = 500  # the others differ from these in a few trailing bytes
 
 
-def pictures() -> list[bytes]:
-    """Coloured noise, smoothed: a few kB each."""
+def noise_images() -> list[bytes]:
+    """Smoothed coloured noise, a few kB each."""
     rng = np.random.default_rng(0)
     made = []
-    for _ in range(DIFFERENT):
+    for _ in range(DISTINCT_IMAGES):
         small = Image.fromarray(rng.integers(0, 255, (12, 12, 3), np.uint8)).resize((96, 96))
         buffer = io.BytesIO()
         small.save(buffer, "WEBP", quality=80)
@@ -42,15 +41,15 @@ def pictures() -> list[bytes]:
 
 
 def serve(pipe: Connection) -> None:
-    """A keep-alive server that answers every GET with the picture of its number."""
-    made = pictures()
+    """A keep-alive server that returns image N for GET /N."""
+    made = noise_images()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 number = int(head.split(b" ", 2)[1].strip(b"/"))
-                body = made[number % DIFFERENT] + number.to_bytes(4, "big")
+                body = made[number % DISTINCT_IMAGES] + number.to_bytes(4, "big")
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         except (asyncio.IncompleteReadError, ConnectionResetError):
             writer.close()
@@ -65,7 +64,7 @@ def serve(pipe: Connection) -> None:
 
 
 def measure(port: int, count: int, workers: int) -> tuple[float, float]:
-    """Pictures a second, by the clock and by the processor time of this process."""
+    """Images per second of wall time and of CPU time of this process."""
     with tempfile.TemporaryDirectory() as temporary:
         urls = [[f"http://127.0.0.1:{port}/{i}"] for i in range(count)]
         table = pa.table({"id": [str(i) for i in range(count)], "texts": [["x"]] * count, "image_urls": urls})
@@ -79,17 +78,17 @@ def measure(port: int, count: int, workers: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pictures", type=int, default=4000)
+    parser.add_argument("--images", type=int, default=4000)
     args = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.Process(target=serve, args=(theirs,), daemon=True)
     server.start()
     port = ours.recv()
-    size = sum(map(len, pictures())) / DIFFERENT
-    print(f"{args.pictures:,} pictures of {size / 1000:.1f} kB, 96 px, WebP\n")
-    print("| downloads at a time | pictures/s | pictures/s of processor time |\n|---|---|---|")
+    size = sum(map(len, noise_images())) / DISTINCT_IMAGES
+    print(f"{args.images:,} images of {size / 1000:.1f} kB, 96 px, WebP\n")
+    print("| parallel downloads | images/s | images/s of CPU time |\n|---|---|---|")
     for workers in (1, 8, 32):
-        speed, pure = measure(port, args.pictures, workers)
+        speed, pure = measure(port, args.images, workers)
         print(f"| {workers} | {speed:,.0f} | {pure:,.0f} |", flush=True)
     server.terminate()
 

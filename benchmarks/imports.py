@@ -1,10 +1,10 @@
-"""How fast are Amazon's files imported on one core, and how much memory do ten million lines take?
+"""Measure speed and memory of importing Amazon metadata on one core.
 
     python benchmarks/imports.py [--lines 200000] [--memory 10000000]
 
-Makes lines of about 1 KB (2014: Python literals), imports them in a process of its own that may use one core,
-and prints lines a second, from the first byte read to the catalogue in its folder, and the peak of resident
-memory; in `-bad`, one line of a thousand is cut. With --memory, imports that many lines of 2018 instead.
+Generates lines of about 1 KB (2014: Python literals), imports them in a separate process pinned to one core,
+and prints lines per second, from the first byte read to the finished catalogue, and the peak resident memory.
+In `-bad` files, one line in a thousand is truncated. With --memory, imports that many lines of 2018 instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ WORDS = [
     "large",
     "portable",
 ]
-BOUGHT, VIEWED, EXISTING = 15, 6, 0.6  # ids bought too, looked at too; share of them that are products here
+ALSO_BOUGHT, ALSO_VIEWED = 15, 6  # ids per product
+KNOWN_IDS = 0.6  # fraction of these ids that are products in the file
 
 
 def words(rng: random.Random, n: int) -> str:
@@ -52,9 +53,9 @@ def asin(number: int) -> str:
 
 
 def product(year: str, number: int, total: int, rng: random.Random) -> dict[str, object]:
-    """One product; ids bought too lie anywhere, a share of them beyond the end."""
-    others = [asin(rng.randrange(int(total / EXISTING))) for _ in range(BOUGHT)]
-    viewed = [asin(rng.randrange(int(total / EXISTING))) for _ in range(VIEWED)]
+    """One product; related ids are uniform, and some are not in the file."""
+    others = [asin(rng.randrange(int(total / KNOWN_IDS))) for _ in range(ALSO_BOUGHT)]
+    viewed = [asin(rng.randrange(int(total / KNOWN_IDS))) for _ in range(ALSO_VIEWED)]
     address = f"https://images.example.com/images/I/{asin(number)}"
     title, long = words(rng, 10), words(rng, 25)
     match year:
@@ -76,7 +77,7 @@ def product(year: str, number: int, total: int, rng: random.Random) -> dict[str,
                 "imageURLHighRes": [f"{address}-{i}.jpg" for i in range(2)],
             }  # fmt: skip
         case _:
-            pictures = [
+            images = [
                 {
                     "thumb": f"{address}-{i}-t.jpg",
                     "large": f"{address}-{i}.jpg",
@@ -88,20 +89,20 @@ def product(year: str, number: int, total: int, rng: random.Random) -> dict[str,
             return {
                 "main_category": "Home", "title": title, "average_rating": 4.8, "rating_number": 10,
                 "features": [words(rng, 6)], "description": [words(rng, 12)], "price": None,
-                "images": pictures,
+                "images": images,
                 "videos": [], "store": "Oak & Co", "categories": ["Home"], "details": {"Colour": "red"},
                 "parent_asin": asin(number), "bought_together": others,
             }  # fmt: skip
 
 
 def make(path: Path, year: str, total: int, distinct: int, bad: int = 0) -> float:
-    """Write a file; beyond `distinct` lines the made ones come again under new asins. Bytes a line.
+    """Write a file and return its bytes per line; after `distinct` lines, they repeat with new asins.
 
-    With `bad`, every so many lines one is cut in the middle.
+    With `bad`, one in so many lines is truncated.
     """
     rng = random.Random(0)
-    spell = repr if year == "2014" else json.dumps
-    pool = [spell(product(year, number, total, rng)) for number in range(min(total, distinct))]
+    serialise = repr if year == "2014" else json.dumps
+    pool = [serialise(product(year, number, total, rng)) for number in range(min(total, distinct))]
     if bad:
         pool[::bad] = [text[: len(text) // 2] for text in pool[::bad]]
     size = 0
@@ -116,7 +117,7 @@ def make(path: Path, year: str, total: int, distinct: int, bad: int = 0) -> floa
 
 
 def literal_lines(count: int) -> None:
-    """The translation of Python literals alone, beside Python's own."""
+    """Compare our translation of Python literals with `ast.literal_eval`."""
     from mufin.data.formats import literal
 
     rng = random.Random(0)
@@ -134,8 +135,8 @@ def literal_lines(count: int) -> None:
     )
 
 
-def measured(path: Path, curate: bool) -> dict[str, float]:
-    """Import in a process of its own on one core."""
+def import_apart(path: Path, curate: bool) -> dict[str, float]:
+    """Import in a separate process on one core."""
     command = [sys.executable, __file__, "--import", str(path)] + (["--curate"] if curate else [])
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     values: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -143,7 +144,7 @@ def measured(path: Path, curate: bool) -> dict[str, float]:
 
 
 def run(path: Path, curate: bool) -> None:
-    """The measured process."""
+    """Import and print the measurements as JSON; runs in the separate process."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
     from catalogue_memory import peak_mb
     from mufin.data.formats.amazon_import import import_amazon
@@ -164,18 +165,18 @@ def run(path: Path, curate: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lines", type=int, default=200_000)
-    parser.add_argument("--memory", type=int, default=0, help="also import this many lines of 2018")
+    parser.add_argument("--memory", type=int, default=0, help="import this many lines of 2018 instead")
+    parser.add_argument("--folder", type=Path, help="parent of the temporary folder")
     parser.add_argument(
-        "--folder", type=Path, help="where the made files go; a temporary folder if not given"
+        "--only", default="", help="only files whose name contains this, such as 2018.json.gz"
     )
-    parser.add_argument("--only", default="", help="only files whose name has this in it, as in 2018.json.gz")
     parser.add_argument("--import", dest="source", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--curate", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.source:
         run(args.source, args.curate)
         return
-    print("| file | lines | bytes/line | curated | lines/s | lines/s of processor time | peak MB |")
+    print("| file | lines | bytes/line | curated | lines/s | lines/s of CPU time | peak MB |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         cases = [(year, suffix, 0) for year in ("2014", "2018", "2023") for suffix in ("", ".gz")]
@@ -189,7 +190,7 @@ def main() -> None:
                 continue
             width = make(path, year, total, 100_000, bad)
             for curate in (False, True) if suffix == "" else (True,):
-                got = measured(path, curate)
+                got = import_apart(path, curate)
                 speed, pure = total / got["seconds"], total / got["cpu"]
                 print(
                     f"| {path.name} | {total:,} | {width:.0f} | {'yes' if curate else 'no'} | {speed:,.0f} "

@@ -1,10 +1,10 @@
-"""Make the embedded catalogue from the icon-search data.
+"""Build the embedded catalogue from the icon-search data.
 
     python benchmarks/make_demo.py SRC src/mufin/demo
 
-Takes icons and clip-art under licences that let them be passed on, and takes the same ones every time: items
-are ordered by a hash of their id. Each stays on its side of the source's split; a label stays when it has at
-least two training points here, a point when it has a label.
+Selects icons and clip art whose licences allow redistribution. The selection is deterministic: items are
+sorted by a hash of their id. Items keep their split; a label is kept if it has at least two training points
+here, a point if it has a label.
 """
 
 from __future__ import annotations
@@ -23,16 +23,23 @@ from mufin.data.images import load_pixels
 from mufin.data.items import Items
 from mufin.data.report import SplitCounts
 
-# Items of each source. Left out: emoji mix licences, Font Awesome asks for attribution.
-SHARES = {"openclipart": 2900, "tabler": 1300, "lucide": 900, "phosphor": 500, "carbon": 500, "mdi": 500}
-LEFT_OUT = (  # of openclipart: what says little as a picture, and what not everybody wants to see
+# Items per source. Excluded: emoji (mixed licences) and Font Awesome (requires attribution).
+ITEMS_PER_SOURCE = {
+    "openclipart": 2900,
+    "tabler": 1300,
+    "lucide": 900,
+    "phosphor": 500,
+    "carbon": 500,
+    "mdi": 500,
+}
+EXCLUDED_FOLDERS = (  # of openclipart: uninformative or possibly offensive images
     *("signs_and_symbols/flags", "special/gradients", "logos", "tools/weapons", "tools/gallows"),
     *("recreation/religion", "people/bodypart", "people/sexy", "people/silhouette", "plants/cannabis"),
 )
-CONTACT = re.compile(r"@|https?:|www\.|e-?mail", re.IGNORECASE)  # no address of a person
-NOISE = re.compile(r"hash0x|^https?$")  # slips of the tags, no search terms
-BYTES = 9_000_000
-TRAINING_POINTS = 2
+CONTACT = re.compile(r"@|https?:|www\.|e-?mail", re.IGNORECASE)  # texts with contact details are dropped
+NOISE = re.compile(r"hash0x|^https?$")  # tagging errors
+MAX_BYTES = 9_000_000
+MIN_TRAINING_POINTS = 2
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -47,18 +54,23 @@ Pairs = dict[str, list[str]]
 
 
 def choose(items: Items) -> pa.Table:
-    """The items of the demo, with their pictures; no picture twice."""
+    """The items of the demo with their images, without duplicate images."""
     rows = sorted(range(len(items)), key=lambda row: hashlib.sha256(items.ids[row].as_py().encode()).digest())
-    left, chosen = dict(SHARES), []
+    left, chosen = dict(ITEMS_PER_SOURCE), []
     seen: set[object] = set()
     sources = items.table.column("source").to_pylist()
     for row in rows:
         source, item = sources[row], items[row]
         texts = [text for text in item.texts if not CONTACT.search(text)]
         path = item.id.partition(":")[2]
-        if not left.get(source) or not texts or path.startswith(LEFT_OUT) or seen.intersection(item.images):
+        if (
+            not left.get(source)
+            or not texts
+            or path.startswith(EXCLUDED_FOLDERS)
+            or seen.intersection(item.images)
+        ):
             continue
-        if any(load_pixels(picture, 64).std() < 1 for picture in item.images):
+        if any(load_pixels(image, 64).std() < 1 for image in item.images):
             continue  # white on white
         left[source] -= 1
         seen.update(item.images)
@@ -67,16 +79,16 @@ def choose(items: Items) -> pa.Table:
 
 
 def pairs_of(catalogue: Catalogue, split: str, ids: set[str]) -> Pairs:
-    """Item id → label ids of a split, for some of its items."""
+    """Map item ids to label ids of a split, for the given items."""
     table = catalogue.parts[split].table()
     rows = zip(table.column("id").to_pylist(), table.column("labels").to_pylist(), strict=True)
     return {item: labels for item, labels in rows if item in ids}
 
 
 def restrict(train: Pairs, test: Pairs, noise: set[str]) -> tuple[Pairs, Pairs, set[str]]:
-    """Both splits over the labels with enough training points, without the points that lose all theirs."""
+    """Keep labels with enough training points, and points that still have a label."""
     counts = Counter(label for labels in train.values() for label in labels if label not in noise)
-    kept = {label for label, count in counts.items() if count >= TRAINING_POINTS}
+    kept = {label for label, count in counts.items() if count >= MIN_TRAINING_POINTS}
 
     def over(pairs: Pairs) -> Pairs:
         fewer = {item: [label for label in labels if label in kept] for item, labels in pairs.items()}
@@ -86,7 +98,7 @@ def restrict(train: Pairs, test: Pairs, noise: set[str]) -> tuple[Pairs, Pairs, 
 
 
 def build(source: Path) -> dict[str, pa.Table]:
-    """The four tables of the demo, rows in the order of the ids."""
+    """The four tables of the demo, sorted by id."""
     catalogue = Catalogue.read(source)
     table = choose(catalogue.items)
     ids = set(table.column("id").to_pylist())
@@ -104,7 +116,7 @@ def build(source: Path) -> dict[str, pa.Table]:
 
 
 def main() -> None:
-    """Write the files, check them, print what is in them."""
+    """Write the files and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
@@ -117,19 +129,19 @@ def main() -> None:
 
 
 def show(target: Path, tables: dict[str, pa.Table]) -> None:
-    """The counts of the demo, and an error when it is too big to embed."""
+    """Print the counts of the demo; fail if it is too large to embed."""
     size = sum((target / f"{name}.parquet").stat().st_size for name in tables)
     sources = Counter(tables["items"].column("source").to_pylist())
-    pictures = sum(len(images) for images in tables["items"].column("images").to_pylist())
-    print(f"{tables['items'].num_rows:,} items, {pictures:,} pictures, {tables['labels'].num_rows:,} labels")
+    images = sum(len(row) for row in tables["items"].column("images").to_pylist())
+    print(f"{tables['items'].num_rows:,} items, {images:,} images, {tables['labels'].num_rows:,} labels")
     for name in ("train", "test"):
         pairs = sum(len(labels) for labels in tables[name].column("labels").to_pylist())
         counts = SplitCounts(tables[name].num_rows, pairs)
-        print(f"{name}: {counts.points:,} points, {counts.labels_per_point:.2f} labels a point")
+        print(f"{name}: {counts.points:,} points, {counts.labels_per_point:.2f} labels per point")
     print(", ".join(f"{name} {count:,}" for name, count in sources.most_common()))
-    print(f"{size / 1e6:.2f} MB of at most {BYTES / 1e6:.0f}")
-    if size > BYTES:
-        raise SystemExit("too big: lower SHARES")
+    print(f"{size / 1e6:.2f} MB, limit {MAX_BYTES / 1e6:.0f}")
+    if size > MAX_BYTES:
+        raise SystemExit("too large: lower ITEMS_PER_SOURCE")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What `accuracy.py` measures beyond `evaluate.metrics`: tail recall, calibration, paired differences, leaks.
+"""What `accuracy.py` measures beyond `evaluate.metrics`: tail recall, calibration, differences, leaks.
 
-A row of the benchmark keeps some metrics per test point, and what happened at its first ten places, so that
-two rows can be compared without running either again.
+Each row of the benchmark keeps some metrics and the first ten hits per test point, so that two rows can be
+compared without running either again.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from mufin.evaluate.calibration import expected_calibration_error
 from mufin.evaluate.per_point import PointMetrics, point_metrics
 from mufin.evaluate.relevant_hits import find_relevant
 
-TOP = 10
-TAIL = 5  # a tail label has at most this many training points
+KEPT_HITS = 10
+TAIL_FREQUENCY = 5  # a tail label has at most this many training points
 COMPARED = ("P@1", "P@5", "R@10")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The first ten places of every test point."""
+    """Metrics and the first ten hits of every test point."""
 
     metrics: np.ndarray  # (n, 3) those of COMPARED, between 0 and 1
-    tail: np.ndarray  # (n,) share of its tail labels among the ten, NaN for a point without one
+    tail: np.ndarray  # (n,) recall of its tail labels in the top ten, NaN if it has none
     hits: np.ndarray  # (n, 10) bool
-    probability: np.ndarray  # (n, 10), NaN where the method gives none or there is no label
+    probability: np.ndarray  # (n, 10), NaN if the method gives none or there is no label
 
     @classmethod
     def of(
         cls, labels: np.ndarray, truth: csr_matrix, train: csr_matrix, probability: np.ndarray | None = None
     ) -> Kept:
-        """From label rows (n, k ≥ 10), best first, −1 for none."""
-        top = labels[:, :TOP]
-        found = find_relevant(top, truth)
+        """From label rows (n, k ≥ 10), best first, padded with −1."""
+        top = labels[:, :KEPT_HITS]
+        relevant = find_relevant(top, truth)
         hits = np.zeros(top.shape, bool)
-        hits[found.rows, found.ranks] = True
+        hits[relevant.rows, relevant.ranks] = True
         if probability is None:
             probability = np.full(top.shape, np.nan)
-        given = np.where(top >= 0, probability[:, :TOP], np.nan).astype(np.float32)
-        reached = point_metrics(find_relevant(top, truth)).select(*COMPARED).numerator
-        return cls(reached, tail_recall(top, truth, train), hits, given)
+        given = np.where(top >= 0, probability[:, :KEPT_HITS], np.nan).astype(np.float32)
+        metrics = point_metrics(relevant).select(*COMPARED).numerator
+        return cls(metrics, tail_recall(top, truth, train), hits, given)
 
     def figures(self) -> dict[str, float]:
-        """The figures of a row that `mufin.evaluate.metrics.evaluate` does not have."""
+        """The figures that `mufin.evaluate.metrics.evaluate` does not compute."""
         found = {"tail R@10": 100 * float(np.nanmean(self.tail))} if not np.isnan(self.tail).all() else {}
-        for name, places in (("ECE top 10", TOP), ("ECE top 1", 1)):
-            given = ~np.isnan(self.probability[:, :places])
+        for name, k in (("ECE top 10", KEPT_HITS), ("ECE top 1", 1)):
+            given = ~np.isnan(self.probability[:, :k])
             if given.any():
-                chosen = self.probability[:, :places][given], self.hits[:, :places][given]
+                chosen = self.probability[:, :k][given], self.hits[:, :k][given]
                 found[name] = round(expected_calibration_error(*chosen), 6)
         return found
 
     def save(self, path: Path) -> None:
-        """Write a file that appears only when it is whole."""
+        """Write atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp.npz")
         np.savez_compressed(temporary, **vars(self))
@@ -72,14 +72,14 @@ class Kept:
 
 
 def tail_recall(labels: np.ndarray, truth: csr_matrix, train: csr_matrix) -> np.ndarray:
-    """R@10 of each point among its tail labels alone, NaN for a point that has none.
+    """R@10 of each point over its tail labels, NaN if it has none.
 
-    >>> train = csr_matrix(np.array([[1, 0]] * 6, dtype=bool))  # label 0 is seen 6 times, label 1 never
+    >>> train = csr_matrix(np.array([[1, 0]] * 6, dtype=bool))  # label 0 occurs 6 times, label 1 never
     >>> truth = csr_matrix(np.array([[1, 1], [1, 0], [0, 1]], dtype=bool))
     >>> tail_recall(np.array([[1, 0], [0, 1], [0, -1]]), truth, train).tolist()
     [1.0, nan, 0.0]
     """
-    rare = np.bincount(train.indices, minlength=train.shape[1]) <= TAIL  # (L,)
+    rare = np.bincount(train.indices, minlength=train.shape[1]) <= TAIL_FREQUENCY  # (L,)
     tail = csr_matrix(truth.multiply(rare), dtype=bool)
     tail.eliminate_zeros()
     recall = point_metrics(find_relevant(labels, tail)).select("R@10").numerator[:, 0]
@@ -87,9 +87,9 @@ def tail_recall(labels: np.ndarray, truth: csr_matrix, train: csr_matrix) -> np.
 
 
 def paired_difference(ours: list[Kept], theirs: list[Kept]) -> dict[str, list[float]]:
-    """[mean, low, high] of ours − theirs in points: 95 % of the bootstrap over test points.
+    """[mean, low, high] of ours − theirs in points, with a 95 % bootstrap interval over test points.
 
-    Several seeds of a row are averaged point by point first, so that what is drawn anew is the test set.
+    Seeds are averaged per point first, so that only the test set is resampled.
     """
     means = [np.mean([kept.metrics for kept in row], axis=0) for row in (ours, theirs)]
     found = paired(*(PointMetrics(COMPARED, mean, np.ones_like(mean)) for mean in means))
@@ -97,10 +97,10 @@ def paired_difference(ours: list[Kept], theirs: list[Kept]) -> dict[str, list[fl
 
 
 def leaks(catalogue: Catalogue) -> dict[str, int] | None:
-    """How many test pairs (a, b) stand in `train`, as (a, b) or as (b, a); None where labels are no items.
+    """Count the test pairs (a, b) that occur in `train` as (a, b) or (b, a); None unless labels are items.
 
-    Also how many are together in a set: those files must not be trained on and then asked for `test`; and how
-    many items of the questions are in one: those would not be new to a model that is trained on sets.
+    Also count the test pairs that share a set, since a model trained on those sets must not be evaluated on
+    `test`, and the items of questions that occur in a set, which a model trained on sets has seen.
     """
     if catalogue.labels is not catalogue.items:
         return None
@@ -122,7 +122,7 @@ def leaks(catalogue: Catalogue) -> dict[str, int] | None:
 
 
 def questions_of(catalogue: Catalogue) -> list[str]:
-    """The names of the files of fill-in-the-blank questions."""
+    """The names of the fill-in-the-blank files."""
     return [name for name, part in catalogue.parts.items() if part.kind == "questions"]
 
 
@@ -136,7 +136,7 @@ def _pairs(catalogue: Catalogue, name: str) -> csr_matrix:
 
 
 def _together(catalogue: Catalogue, name: str) -> csr_matrix:
-    """Which items stand in one set of this file, (items, items) bool."""
+    """Which items share a set of this file, (items, items) bool."""
     sets = catalogue.parts[name].table().column("items").to_pylist()
     pairs = [pair for ids in sets for pair in combinations(catalogue.items.rows(ids), 2)]
     rows = np.array(pairs, np.int64).reshape(-1, 2)

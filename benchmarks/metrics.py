@@ -1,6 +1,6 @@
-"""How fast are the metrics beside napkinXC's? Prints one table, both measured in this run.
+"""Compare the speed of our metrics with napkinXC's, both measured in the same run.
 
-python benchmarks/metrics.py [points] [labels] [k]
+    python benchmarks/metrics.py [points] [labels] [k]
 
 napkinXC gets lists, its fastest input. Each of its metrics searches for the hits again; ours share one call
 of `find_relevant`, whose time is added to each of our rows. The last row is the total for all metrics.
@@ -23,7 +23,7 @@ from mufin.evaluate.relevant_hits import FloatArray, IntArray
 
 
 def make_case(n: int, labels: int, k: int) -> tuple[IntArray, csr_matrix]:
-    """About 8 relevant labels a point with a long tail; about a third of the predicted labels are hits."""
+    """About 8 relevant labels per point with a long tail; about a third of the predictions are hits."""
     rng = np.random.default_rng(0)
     ends = np.concatenate([[0], np.cumsum(rng.integers(1, 16, n))])
     columns = (labels * rng.random(ends[-1]) ** 2).astype(np.int64)
@@ -32,13 +32,13 @@ def make_case(n: int, labels: int, k: int) -> tuple[IntArray, csr_matrix]:
     predicted = rng.integers(0, labels, (n, k))
     for row in range(n):
         relevant = truth.indices[truth.indptr[row] : truth.indptr[row + 1]]
-        places = rng.permutation(k)[: min(len(relevant), k // 3)]
-        predicted[row, places] = relevant[: len(places)]
+        ranks = rng.permutation(k)[: min(len(relevant), k // 3)]
+        predicted[row, ranks] = relevant[: len(ranks)]
     return predicted, truth
 
 
 def timed(function: Callable[[], FloatArray], repeats: int) -> tuple[float, FloatArray]:
-    """Best time in seconds, and the result."""
+    """The best time in seconds and the result."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -48,29 +48,29 @@ def timed(function: Callable[[], FloatArray], repeats: int) -> tuple[float, Floa
 
 
 def compare(n: int, labels: int, k: int) -> list[dict[str, Any]]:
-    """Seconds of each metric, ours with the judging in it, and of all together; the largest difference."""
+    """Time per metric and in total, and the largest difference; ours includes `find_relevant`."""
     predicted, truth = make_case(n, labels, k)
     q = metrics.propensities(truth)
     ranking, relevant = (
         predicted.tolist(),
         [row.tolist() for row in np.split(truth.indices, truth.indptr[1:-1])],
     )
-    judging, _ = timed(lambda: metrics.find_relevant(predicted, truth).truth.data, 3)
-    judged = metrics.find_relevant(predicted, truth)
+    search, _ = timed(lambda: metrics.find_relevant(predicted, truth).truth.data, 3)
+    hits = metrics.find_relevant(predicted, truth)
     pairs: dict[str, tuple[Callable[[], FloatArray], Callable[[], FloatArray]]] = {
-        "P": (lambda: metrics.precision(judged, k), lambda: napkin.precision_at_k(relevant, ranking, k=k)),
-        "nDCG": (lambda: metrics.ndcg(judged, k), lambda: napkin.ndcg_at_k(relevant, ranking, k=k)),
-        "R": (lambda: metrics.recall(judged, k), lambda: napkin.recall_at_k(relevant, ranking, k=k)),
+        "P": (lambda: metrics.precision(hits, k), lambda: napkin.precision_at_k(relevant, ranking, k=k)),
+        "nDCG": (lambda: metrics.ndcg(hits, k), lambda: napkin.ndcg_at_k(relevant, ranking, k=k)),
+        "R": (lambda: metrics.recall(hits, k), lambda: napkin.recall_at_k(relevant, ranking, k=k)),
         "PSP": (
-            lambda: metrics.psp(judged, q, k),
+            lambda: metrics.psp(hits, q, k),
             lambda: napkin.psprecision_at_k(relevant, ranking, q, k=k),
         ),
         "PSnDCG": (
-            lambda: metrics.psndcg(judged, q, k),
+            lambda: metrics.psndcg(hits, q, k),
             lambda: napkin.psndcg_at_k(relevant, ranking, q, k=k),
         ),
         "coverage": (
-            lambda: metrics.coverage(judged, k),
+            lambda: metrics.coverage(hits, k),
             lambda: napkin.coverage_at_k(relevant, ranking, k=k),
         ),
     }
@@ -78,10 +78,8 @@ def compare(n: int, labels: int, k: int) -> list[dict[str, Any]]:
     for name, (ours, theirs) in pairs.items():
         (fast, value), (slow, reference) = timed(ours, 3), timed(theirs, 1)
         gap = float(abs(value - reference).max())
-        rows.append(
-            {"metric": name, "mufin s": judging + fast, "napkinXC s": slow, "largest difference": gap}
-        )
-    fast = sum(row["mufin s"] for row in rows) - (len(rows) - 1) * judging
+        rows.append({"metric": name, "mufin s": search + fast, "napkinXC s": slow, "largest difference": gap})
+    fast = sum(row["mufin s"] for row in rows) - (len(rows) - 1) * search
     slow = sum(row["napkinXC s"] for row in rows)
     return [*rows, {"metric": "all", "mufin s": fast, "napkinXC s": slow, "largest difference": None}]
 

@@ -1,12 +1,12 @@
-"""How fast is the service, what does batching give, and does it stay well under load?
+"""Measure throughput and latency of the service, the effect of batching, and memory under load.
 
-    mufin demo                              # a model, if there is none in runs/demo
+    mufin demo                              # creates runs/demo, if there is no model yet
     python benchmarks/serve.py              # a few minutes; writes benchmarks/results/serve.{md,json}
-    python benchmarks/serve.py --soak 600   # ten minutes of mixed load instead: does the memory stay?
+    python benchmarks/serve.py --soak 600   # ten minutes of mixed load instead, to measure memory
 
-The client is wrk (`apt-get install wrk`), which asks for texts that never repeat (serve.lua). `writes` adds
-and removes labels all the time, one call after the other, and looks afterwards whether each that was answered
-with 201 is there. The mixed load has a picture of 480 × 360 in every fifth item, and a write twice a second.
+The client is wrk (`apt-get install wrk`) with texts that never repeat (serve.lua). `writes` adds and removes
+labels continuously, one call after the other, and checks afterwards that every confirmed write persists. The
+mixed load has an image of 480 × 360 in every fifth item, and two writes per second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from PIL import Image
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-BARS = {"p50": 30.0, "p99": 90.0, "per_second": 80.0, "times": 2.0, "memory": 3.0}
+TARGETS = {"p50": 30.0, "p99": 90.0, "per_second": 80.0, "times": 2.0, "memory": 3.0}
 
 
 class Service:
@@ -52,28 +52,28 @@ class Service:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if found := re.match(r"Open\s+(http://\S+)/", line):
-                self.address = found[1]
+                self.url = found[1]
                 return
         raise SystemExit("the service did not start; try: mufin serve runs/demo")
 
-    def ask(self, path: str, body: Any = None, method: str = "GET") -> Any:
+    def request(self, path: str, body: Any = None, method: str = "GET") -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.address + path, data, {"Content-Type": "application/json"}, method=method
+        call = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(call, timeout=30) as response:
+            return json.load(response)
 
     def memory(self) -> dict[str, float]:
-        """Resident megabytes: all, and what is not mapped from files."""
+        """Resident memory in MB: total, and not mapped from files."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}  # type: ignore[index]  # the kernel always tells
+        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}  # type: ignore[index]  # always present
 
-    def mean_batch(self) -> tuple[float, float]:
-        """Items and batches so far."""
-        with urllib.request.urlopen(f"{self.address}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        return tuple(float(re.search(rf"mufin_batch_items_{n} (\S+)", text)[1]) for n in ("sum", "count"))  # type: ignore[index, return-value]  # two, always there
+    def batch_counts(self) -> tuple[float, float]:
+        """Number of items and batches so far."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
+            text = response.read().decode()
+        return tuple(float(re.search(rf"mufin_batch_items_{n} (\S+)", text)[1]) for n in ("sum", "count"))  # type: ignore[index, return-value]  # always present
 
 
 @contextmanager
@@ -88,28 +88,28 @@ def service(model: Path, *options: str) -> Iterator[Service]:
             found.process.wait(30)
 
 
-def load(service: Service, clients: int, seconds: int, picture: Path | None = None) -> dict[str, Any]:
-    """What wrk sees with so many clients, each asking again as soon as it is answered."""
-    before = service.mean_batch()
-    extra = [str(random.randrange(10**6)), *([str(picture)] if picture else [])]
+def load(service: Service, clients: int, seconds: int, image: Path | None = None) -> dict[str, Any]:
+    """Results of wrk with this many clients, each sending its next request immediately."""
+    before = service.batch_counts()
+    extra = [str(random.randrange(10**6)), *([str(image)] if image else [])]
     done = subprocess.run(
         ["wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--timeout", "30s", "-s", str(HERE / "serve.lua"),
-         f"{service.address}/v1/recommend", "--", *extra],
+         f"{service.url}/v1/recommend", "--", *extra],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     seen: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    items, batches = (b - a for a, b in zip(before, service.mean_batch(), strict=True))
+    items, batches = (b - a for a, b in zip(before, service.batch_counts(), strict=True))
     seen["per_second"] = seen["requests"] / seen["seconds"]
     seen["batch"] = items / max(batches, 1)
     return seen
 
 
 class Writer:
-    """Adds and removes labels until told to stop; keeps account."""
+    """Add and remove labels in a thread until stopped, and track what should exist."""
 
     def __init__(self, service: Service, pause: float = 0.0) -> None:
         self.service, self.pause = service, pause
-        self.there: set[str] = set()
+        self.expected: set[str] = set()
         self.times: list[float] = []
         self.errors: list[str] = []
         self.stopped = threading.Event()
@@ -122,13 +122,13 @@ class Writer:
             name = f"bench-{number}"
             started = time.perf_counter()
             try:
-                if number % 2 or not self.there:
+                if number % 2 or not self.expected:
                     label = {"id": name, "texts": [f"bench label {number}"]}
-                    self.service.ask("/v1/labels", {"labels": [label]}, "POST")
-                    self.there.add(name)
+                    self.service.request("/v1/labels", {"labels": [label]}, "POST")
+                    self.expected.add(name)
                 else:
-                    gone = self.there.pop()
-                    self.service.ask(f"/v1/labels/{gone}", method="DELETE")
+                    gone = self.expected.pop()
+                    self.service.request(f"/v1/labels/{gone}", method="DELETE")
             except urllib.error.HTTPError as error:
                 if error.code != 429:
                     self.errors.append(f"{error.code}")
@@ -143,18 +143,18 @@ class Writer:
         self.thread.join()
 
     def lost(self) -> int:
-        """Labels that were answered with 201 and are not there, or that are there and were removed."""
-        found = self.service.ask("/v1/labels?q=bench-&limit=500")
-        return len({label["id"] for label in found["labels"]} ^ self.there)
+        """Number of labels that are missing or were not removed."""
+        found = self.service.request("/v1/labels?q=bench-&limit=500")
+        return len({label["id"] for label in found["labels"]} ^ self.expected)
 
 
 def measure(model: Path, seconds: int, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for name, options in (("batching", ()), ("no batching", ("--batch", "1"))):
         with service(model, *options) as one:
-            load(one, 8, 6)  # warm
+            load(one, 8, 6)  # warm up
             seen: dict[int, list[dict[str, Any]]] = {1: [], 8: [], 64: []}
-            for _ in range(rounds):  # in turns: what a shared machine does for a while hits all of them
+            for _ in range(rounds):  # alternately, so that noise on a shared machine affects all of them
                 for clients, found in seen.items():
                     found.append(load(one, clients, seconds))
                     print(name, clients, found[-1], flush=True)
@@ -169,19 +169,18 @@ def measure(model: Path, seconds: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def medians(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of every number; counts of what went wrong are added up."""
+    """The median of every number; failures are summed."""
     middle = {name: statistics.median(seen[name] for seen in found) for name in found[0]}
     wrong = {name: sum(seen[name] for seen in found) for name in ("not_ok", "broken")}
     return middle | wrong | {"p50 of each round": [seen["p50"] for seen in found]}
 
 
 def soak(model: Path, seconds: int) -> dict[str, Any]:
-    """Memory while a mixed load goes on."""
-    image = io.BytesIO()
-    picture = Image.effect_noise((480, 360), 60).convert("RGB")
-    picture.save(image, "JPEG", quality=85)
+    """Measure memory during a mixed load."""
+    encoded = io.BytesIO()
+    Image.effect_noise((480, 360), 60).convert("RGB").save(encoded, "JPEG", quality=85)
     with service(model) as one, tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(base64.b64encode(image.getvalue()).decode())
+        file.write(base64.b64encode(encoded.getvalue()).decode())
         file.flush()
         samples, total = [], {"requests": 0, "not_ok": 0, "broken": 0}
         with Writer(one, pause=0.5) as writer:
@@ -191,17 +190,12 @@ def soak(model: Path, seconds: int) -> dict[str, Any]:
                 total = {name: count + seen[name] for name, count in total.items()}
                 samples.append({"seconds": round(seconds - (end - time.monotonic())), **one.memory()})
                 print(samples[-1], flush=True)
-        return {
-            "seconds": seconds,
-            **total,
-            "writes": len(writer.times),
-            "lost": writer.lost(),
-            **over(samples),
-        }
+        writes = {"writes": len(writer.times), "lost": writer.lost()}
+        return {"seconds": seconds, **total, **writes, **memory_change(samples)}
 
 
-def over(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Memory once things have settled, after a tenth of the time, and at the end."""
+def memory_change(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Memory after a warm-up of a tenth of the time, and at the end."""
     found: dict[str, Any] = {}
     for kind in ("VmRSS", "RssAnon"):
         values = [sample[kind] for sample in samples[len(samples) // 10 :]]
@@ -218,7 +212,7 @@ def report(results: dict[str, Any]) -> str:
     lines = [
         "# The service under load",
         "",
-        "Made by `benchmarks/serve.py`; times in milliseconds, as wrk sees them, medians of rounds in turns.",
+        "Written by `benchmarks/serve.py`; times in ms, seen by wrk, medians over alternating rounds.",
         f"{results['machine']}. Text queries, k = 10, the demo model (2,440 labels).",
     ]
     lines += table(results["load"]) if "load" in results else []
@@ -227,32 +221,32 @@ def report(results: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["", "| | clients | requests/s | p50 | p95 | p99 | mean batch | not 200 | broken |"]
+    lines = ["", "| | clients | requests/s | p50 | p95 | p99 | mean batch | not 200 | failed |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     for row in rows:
         numbers = [f"{row['per_second']:.0f}", *(f"{row[p]:.0f}" for p in ("p50", "p95", "p99"))]
         numbers += [f"{row['batch']:.1f}", str(row["not_ok"]), str(row["broken"])]
         lines.append(f"| {row['what']} | {row['clients']} | {' | '.join(numbers)} |")
-    return [*lines, "", *bars(rows)]
+    return [*lines, "", *targets(rows)]
 
 
 def memory(found: dict[str, Any]) -> list[str]:
     all_, own = found["VmRSS"], found["RssAnon"]
-    met = "met" if max(abs(all_["percent"]), all_["spread"]) <= BARS["memory"] else "missed"
+    met = "met" if max(abs(all_["percent"]), all_["spread"]) <= TARGETS["memory"] else "missed"
     return [
         "",
         f"Mixed load for {found['seconds']} s, 8 clients: {found['requests']:,} requests, "
-        f"{found['not_ok']} not 200, {found['broken']} broken; {found['writes']} writes, "
+        f"{found['not_ok']} not 200, {found['broken']} failed; {found['writes']} writes, "
         f"{found['lost']} lost. "
         f"Resident memory {all_['first']:.0f} MB after a tenth of the time, "
         f"{all_['last']:.0f} MB at the end",
         f"({all_['least']:.0f} to {all_['most']:.0f} from then on): {all_['percent']:+.1f} %, at most "
-        f"{all_['spread']:.1f} % from the mean; bar ± 3 %: {met}. "
-        f"Of it not mapped from files: {own['first']:.0f} and {own['last']:.0f} MB.",
+        f"{all_['spread']:.1f} % from the mean; target ± 3 %: {met}. "
+        f"Not mapped from files: {own['first']:.0f} and {own['last']:.0f} MB.",
     ]
 
 
-def bars(rows: list[dict[str, Any]]) -> list[str]:
+def targets(rows: list[dict[str, Any]]) -> list[str]:
     by = {(r["what"], r["clients"]): r for r in rows}
     eight, many, alone = by["batching", 8], by["batching", 64], by["no batching", 64]
     times, per_second = many["per_second"] / alone["per_second"], many["per_second"]
@@ -262,10 +256,10 @@ def bars(rows: list[dict[str, Any]]) -> list[str]:
         f"{seen['writes']} writes during the load, {seen['lost']} lost, {seen['not_ok']} requests not 200"
     )
     checks = [
-        (f"p50 at 8 clients {eight['p50']:.0f} ms, bar 30", eight["p50"] <= BARS["p50"]),
-        (f"p99 at 8 clients {eight['p99']:.0f} ms, bar 90", eight["p99"] <= BARS["p99"]),
-        (f"{per_second:.0f} requests/s at 64 clients, bar 80", per_second >= BARS["per_second"]),
-        (f"{times:.1f} times the throughput without batching, bar 2", times >= BARS["times"]),
+        (f"p50 at 8 clients {eight['p50']:.0f} ms, target 30", eight["p50"] <= TARGETS["p50"]),
+        (f"p99 at 8 clients {eight['p99']:.0f} ms, target 90", eight["p99"] <= TARGETS["p99"]),
+        (f"{per_second:.0f} requests/s at 64 clients, target 80", per_second >= TARGETS["per_second"]),
+        (f"{times:.1f} times the throughput without batching, target 2", times >= TARGETS["times"]),
         (writes, not wrong),
     ]
     return [f"- {'met' if good else 'missed'}: {text}" for text, good in checks]
@@ -274,9 +268,11 @@ def bars(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model", type=Path, nargs="?", default=Path("runs/demo"))
-    parser.add_argument("--seconds", type=int, default=6, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements, of which the medians are shown")
-    parser.add_argument("--soak", type=int, metavar="SECONDS", help="mixed load instead")
+    parser.add_argument("--seconds", type=int, default=6, help="duration of each measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of measurements, of which the median is shown"
+    )
+    parser.add_argument("--soak", type=int, metavar="SECONDS", help="run a mixed load for this long instead")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed; try: apt-get install wrk")
@@ -285,7 +281,7 @@ def main() -> None:
     cpu = re.search(r"model name\s+: (.+)", Path("/proc/cpuinfo").read_text())
     cores = len(re.findall(r"^processor", Path("/proc/cpuinfo").read_text(), re.M))
     name = cpu[1] if cpu else platform.processor()
-    busy = f"load average before {os.getloadavg()[0]:.1f}"  # by others: it should be near 0
+    busy = f"load average before {os.getloadavg()[0]:.1f}"  # other load; should be near 0
     results["machine"] = f"{cores} cores of {name}, Python {platform.python_version()}, {busy}"
     if options.soak:
         results["soak"] = soak(options.model, options.soak)

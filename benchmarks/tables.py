@@ -1,4 +1,4 @@
-"""The results of `accuracy.py` on disk: one JSON that grows row by row, and tables made of it."""
+"""The results of `accuracy.py`: a JSON file that grows row by row, and Markdown tables made from it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-SHOWN = ("P@1", "P@5", "nDCG@5", "R@10", "tail R@10", "R@100", "PSP@5", "ECE top 10", "ECE top 1")
+TEST_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@10", "tail R@10", "R@100", "PSP@5", "ECE top 10", "ECE top 1")
 Run = dict[str, Any]  # figures of one row and one seed
 
 HEAD = """# Accuracy on {name}
 
-Made by `benchmarks/accuracy.py`; test split, percent, mean ± standard deviation over the seeds.
-*tail R@10* is the recall of labels with at most 5 training points, over the points that have one; *ECE* the
-expected calibration error of `hit.probability` (15 bins, a share of 1) over the first ten hits and the first.
+Written by `benchmarks/accuracy.py`; test split, percent, mean ± standard deviation over seeds.
+*tail R@10* is the recall of labels with at most 5 training points, over the points that have one; *ECE* is
+the expected calibration error of `hit.probability` (15 bins, between 0 and 1) over ten hits and the first.
 """
 
 
 class Results:
-    """What was measured on a catalogue: runs by task and row, and what follows from them."""
+    """The results on a catalogue: runs by task and row, and what is derived from them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        if self.values and "test" not in self.values:  # as the first version of the script wrote it
+        if self.values and "test" not in self.values:  # written by the first version of the script
             self.values = {"test": self.values}
 
     def runs(self, task: str, row: str) -> list[Run]:
@@ -33,28 +33,28 @@ class Results:
         return found
 
     def has(self, task: str, row: str, seed: int) -> bool:
-        """Whether it was measured; a failure is tried again."""
+        """Whether a run exists; failed runs are repeated."""
         return any(run.get("seed") == seed and "failed" not in run for run in self.runs(task, row))
 
     def add(self, task: str, row: str, run: Run) -> None:
-        """Put a run in the place of the one with its seed; runs that do not say their seed go."""
+        """Add a run, replacing the one with the same seed; runs without a seed are dropped."""
         kept = [old for old in self.runs(task, row) if "seed" in old and old["seed"] != run["seed"]]
         kept = [old for old in kept if "failed" not in old]
         runs = sorted([*kept, run], key=lambda run: run["seed"])
         self.values.setdefault(task, {})[row] = runs
 
     def write(self, order: list[str], settings: dict[str, list[str]]) -> None:
-        """The JSON and the tables; each appears whole or not at all."""
+        """Write the JSON file and the tables, each atomically."""
         replace_file(self.path, json.dumps(self.values, indent=1, ensure_ascii=False) + "\n")
         replace_file(self.path.with_suffix(".md"), self.markdown(order, settings))
 
     def markdown(self, order: list[str], settings: dict[str, list[str]]) -> str:
-        """All tables; `settings` are those of today, and a row that was measured with others has a †."""
+        """All tables; a † marks rows measured with settings other than the current `settings`."""
         name = self.path.stem.removeprefix("accuracy-")
-        parts = [HEAD.format(name=name), self._table("test", order, settings, SHOWN)]
+        parts = [HEAD.format(name=name), self._table("test", order, settings, TEST_COLUMNS)]
         if "†" in parts[-1]:
             parts.append(
-                "\n† measured with other settings than this row has today, or by an earlier version.\n"
+                "\n† measured with other settings than the current ones, or by an earlier version.\n"
             )
         parts.append(self._chosen())
         if "fitb" in self.values:
@@ -64,13 +64,13 @@ class Results:
         return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
     def line(self, task: str, row: str, settings: dict[str, list[str]]) -> str:
-        """The line of a row, for those who wait."""
+        """The table line of a row, to print while running."""
         return self._table(
-            task, [row], settings, SHOWN[:5] if task == "test" else self._questions()
+            task, [row], settings, TEST_COLUMNS[:5] if task == "test" else self._questions()
         ).splitlines()[2]
 
     def stale(self, task: str, row: str, settings: dict[str, list[str]]) -> bool:
-        """Whether a row was measured with other settings than it has now."""
+        """Whether a row was measured with other settings than the current ones."""
         here = settings.get(row)
         return any("seed" not in run or run.get("settings", here) != here for run in self.runs(task, row))
 
@@ -96,7 +96,7 @@ class Results:
         return "\n".join(lines) + "\n"
 
     def _chosen(self) -> str:
-        """The settings of the peers, as they were chosen on a slice of the train split."""
+        """The settings of the peers, chosen on a slice of the train split."""
         lines = []
         for row, runs in self.values.get("test", {}).items():
             if chosen := runs[0].get("chosen"):
@@ -111,7 +111,7 @@ class Results:
         shown = list(next(iter(found.values())))
         lines = [
             "\n## Differences\n",
-            "In points, with the 95 % interval of a paired bootstrap over the test points (10,000 draws).\n",
+            "In points, with 95 % intervals of a paired bootstrap over the test points (10,000 samples).\n",
             f"| | {' | '.join(shown)} |",
             "|---" * (len(shown) + 1) + "|",
         ]
@@ -125,11 +125,11 @@ class Results:
         if not found:
             return ""
         return (
-            "\n## The split\n\nThe labels are the items, so a pair could reach training the other way round. "
-            f"Of {found['test pairs']:,} test pairs, {found['same in train']:,} stand in `train`, and "
-            f"{found['reversed in train']:,} stand there reversed. {found['in sets']:,} are together in a "
-            "set: sets train the models of fill in the blank, which are never asked for the test split. Of "
-            f"{found['items of questions']:,} items of the questions, {found['of them in sets']:,} are in "
+            "\n## The split\n\nLabels are items, so a test pair could leak into training in reverse. "
+            f"Of {found['test pairs']:,} test pairs, {found['same in train']:,} occur in `train` and "
+            f"{found['reversed in train']:,} occur there reversed. {found['in sets']:,} share a set; sets "
+            "train only the fill-in-the-blank models, which are never evaluated on the test split. Of "
+            f"{found['items of questions']:,} items of the questions, {found['of them in sets']:,} occur in "
             "a set.\n"
         )
 
@@ -143,7 +143,7 @@ def _cell(key: str, values: list[float]) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file that appears only when it is whole, and its folder if there is none."""
+    """Write a file atomically; create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, "utf-8")

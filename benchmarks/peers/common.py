@@ -1,4 +1,4 @@
-"""What the peers share: texts, TF-IDF, and from scores to label rows."""
+"""Shared by the peers: texts, TF-IDF, and label rows from scores."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from mufin.evaluate.score import DEPTH
 
 
 def texts_of(catalogue: Catalogue, points: Split) -> list[str]:
-    """All texts of each point as one line."""
+    """The texts of each point, joined."""
     lines = [" ".join(texts or ()) for texts in catalogue.items.texts.to_pylist()]
     groups = np.split(points.members, points.offsets[1:-1])
     return [" ".join(lines[int(row)] for row in group).strip() for group in groups]
 
 
 def tfidf(catalogue: Catalogue) -> tuple[csr_matrix, csr_matrix]:
-    """Word 1–2-grams and character 3–5-grams of the train and the test points, (N, V) and (n, V)."""
+    """TF-IDF of word 1–2-grams and character 3–5-grams of train and test points, (N, V) and (n, V)."""
     return baselines.tfidf(*(texts_of(catalogue, catalogue.split(name)) for name in ("train", "test")))
 
 
 def threads() -> int:
-    """How many a peer may use: as many as `accuracy.py` leaves to each of its processes."""
+    """The number of threads that `accuracy.py` assigns to each of its processes."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def allowed(ranked: np.ndarray, exclude: csr_matrix, k: int = DEPTH) -> np.ndarray:
-    """Label rows (n, m), best first, −1 for none, cut to k without what is never shown for the point."""
+    """Remove excluded labels from label rows (n, m), best first, padded with −1, and keep the first k."""
     rows = np.full((len(ranked), k), -1, np.int64)
     for i, labels in enumerate(ranked.tolist()):
         hidden = {-1, *exclude.indices[exclude.indptr[i] : exclude.indptr[i + 1]].tolist()}
@@ -41,12 +41,12 @@ def allowed(ranked: np.ndarray, exclude: csr_matrix, k: int = DEPTH) -> np.ndarr
 
 
 def extra(exclude: csr_matrix) -> int:
-    """How many more labels to ask for, so that enough are left after the exclusion."""
+    """How many more labels to request, so that k remain after exclusion."""
     return int(np.diff(exclude.indptr).max(initial=0))
 
 
 def best_columns(scores: np.ndarray, exclude: csr_matrix, k: int = DEPTH) -> np.ndarray:
-    """The k best columns of each row of dense scores (b, L), without the excluded ones."""
+    """The k best eligible columns of each row of dense scores (b, L)."""
     hidden = exclude.toarray().astype(bool)
     scores = np.where(hidden, -np.inf, scores)
     k = min(k, scores.shape[1])

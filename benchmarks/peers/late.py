@@ -1,7 +1,7 @@
-"""Late fusion of the frozen encoders: unit vectors of text and picture side by side, nothing else trained.
+"""Late fusion of the frozen encoders: concatenated unit vectors of text and image.
 
-x = N([√t · N(text), √(1 − t) · N(picture)]), so that ⟨x, y⟩ = t · cos(texts) + (1 − t) · cos(pictures) where
-both are there. Each half is centred on the training points first.
+x = N([√t · N(text), √(1 − t) · N(image)]), so that ⟨x, y⟩ = t · cos(texts) + (1 − t) · cos(images) if both
+exist. Each half is first centred on the training points.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENCODERS = [
     *("vision.model=offline", "vision.train_layers=0", "vision.size=128"),
 ]
 NEIGHBOURS = 50
-BLOCK = 512
+BLOCK_QUERIES = 512
 
 
 def neighbours(catalogue: Catalogue, seed: int, text: float, temperature: float) -> np.ndarray:
@@ -33,8 +33,8 @@ def neighbours(catalogue: Catalogue, seed: int, text: float, temperature: float)
     points, queries = vectors(catalogue, train, test, text=text)
     relevance = csr_matrix(train.relevance, dtype=np.float32)
     found = []
-    for start in range(0, len(queries), BLOCK):
-        similarity = queries[start : start + BLOCK] @ points.T  # (b, N)
+    for start in range(0, len(queries), BLOCK_QUERIES):
+        similarity = queries[start : start + BLOCK_QUERIES] @ points.T  # (b, N)
         near = np.argpartition(-similarity, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
         vote = np.take_along_axis(similarity, near, axis=1) / temperature
         vote = np.exp(vote - vote.max(axis=1, keepdims=True))
@@ -42,27 +42,29 @@ def neighbours(catalogue: Catalogue, seed: int, text: float, temperature: float)
         votes = csr_matrix((vote.ravel(), near.ravel(), ends), shape=similarity.shape) @ relevance
         scores = votes.toarray()
         scores[scores == 0] = -np.inf
-        found.append(best_columns(scores, test.exclude[start : start + BLOCK]))
+        found.append(best_columns(scores, test.exclude[start : start + BLOCK_QUERIES]))
     return np.concatenate(found)
 
 
 def linear(catalogue: Catalogue, seed: int, text: float, ridge: float) -> np.ndarray:
-    """One least-squares regression a label: W = (XᵀX + λI)⁻¹ XᵀY, in closed form."""
+    """One ridge regression per label: W = (XᵀX + λI)⁻¹ XᵀY, in closed form."""
     train, test = catalogue.split("train"), catalogue.split("test")
     points, queries = vectors(catalogue, train, test, text=text)
     gram = points.T @ points + ridge * np.eye(points.shape[1], dtype=points.dtype)
     weights = np.linalg.solve(gram, (csr_matrix(train.relevance, dtype=np.float32).T @ points).T)  # (H, L)
-    blocks = range(0, len(queries), BLOCK)
+    blocks = range(0, len(queries), BLOCK_QUERIES)
     return np.concatenate(
         [
-            best_columns(queries[at : at + BLOCK] @ weights, test.exclude[at : at + BLOCK]).astype(np.int64)
+            best_columns(
+                queries[at : at + BLOCK_QUERIES] @ weights, test.exclude[at : at + BLOCK_QUERIES]
+            ).astype(np.int64)
             for at in blocks
         ]
     )
 
 
 def vectors(catalogue: Catalogue, train: Split, *others: Split, text: float) -> list[np.ndarray]:
-    """The vector x of each point of these splits, (n, 384 + 1280); `train` says where the middle is."""
+    """The vector x of each point of these splits, (n, 384 + 1280), centred on `train`."""
     texts, images = _encoded(catalogue.items)
     halves = []
     for rows, weight in ((texts, text), (images, 1 - text)):
@@ -74,7 +76,7 @@ def vectors(catalogue: Catalogue, train: Split, *others: Split, text: float) -> 
 
 @lru_cache(1)
 def _encoded(items: Items) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the unit vectors of each item's texts and of its pictures, 0 where it has none."""
+    """The mean unit vector of each item's texts and of its images, 0 if it has none."""
     embedder = Embedder(Config().override(ENCODERS)).to(pick_device("auto"))
     everything = np.arange(len(items), dtype=np.int64)
     features = embedder.features(items)

@@ -14,7 +14,7 @@ from mufin.encode.cache import cache_folder
 from mufin.evaluate.score import DEPTH
 from peers.common import allowed, extra, tfidf, threads
 
-BLOCK = 2000  # labels of one-vs-rest trained at a time
+BLOCK_LABELS = 2000  # trained at a time in one-vs-rest
 
 
 def plt(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
@@ -23,7 +23,7 @@ def plt(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
 
     train, test = catalogue.split("train"), catalogue.split("test")
     points, queries = tfidf(catalogue)
-    labelled = np.flatnonzero(np.diff(train.relevance.indptr))  # the others have no place in the tree
+    labelled = np.flatnonzero(np.diff(train.relevance.indptr))  # the tree needs points with labels
     settings |= {"seed": seed}
     labels, _ = _ranked(
         PLT, points[labelled], train.relevance[labelled], queries, DEPTH + extra(test.exclude), settings
@@ -32,9 +32,9 @@ def plt(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
 
 
 def one_vs_rest(catalogue: Catalogue, seed: int, liblinear_c: float, **tree: Any) -> np.ndarray:
-    """One logistic regression a label; what concerns the tree is left aside.
+    """One logistic regression per label; settings of the tree are ignored.
 
-    Labels are independent of each other: trained block by block, and no block twice.
+    Labels are independent, so they are trained in blocks, which are cached.
     """
     from napkinxc.models import BR  # OVR is for points with a single label
 
@@ -42,8 +42,8 @@ def one_vs_rest(catalogue: Catalogue, seed: int, liblinear_c: float, **tree: Any
     points, queries = tfidf(catalogue)
     k, settings = DEPTH + extra(test.exclude), {"liblinear_c": liblinear_c}
     labels, scores = [], []
-    for start in range(0, train.relevance.shape[1], BLOCK):
-        relation = csr_matrix(train.relevance[:, start : start + BLOCK])
+    for start in range(0, train.relevance.shape[1], BLOCK_LABELS):
+        relation = csr_matrix(train.relevance[:, start : start + BLOCK_LABELS])
         data = (points.data, points.indices, relation.indices, relation.indptr, queries.data, queries.indices)
         digest = hashlib.blake2b(repr((settings, k)).encode(), digest_size=12)
         for array in data:
@@ -66,7 +66,7 @@ def one_vs_rest(catalogue: Catalogue, seed: int, liblinear_c: float, **tree: Any
 def _ranked(
     kind: Any, points: csr_matrix, relation: csr_matrix, queries: csr_matrix, k: int, settings: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Train, and predict the k most probable labels (n, k) of the queries, −1 behind; how probable."""
+    """Train, and return the k most probable labels (n, k), padded with −1, and their probabilities."""
     rows = [row.tolist() for row in np.split(relation.indices, relation.indptr[1:-1])]
     with tempfile.TemporaryDirectory() as folder:
         model = kind(folder, threads=threads(), verbose=0, **settings)

@@ -1,7 +1,6 @@
-"""Peers for fill in the blank: (catalogue) → a function from questions to the choices made.
+"""Peers for fill in the blank: functions (catalogue) → (questions → chosen answers).
 
-What they learn they learn from the sets of the catalogue; settings are chosen on questions made from a part
-of those sets.
+They learn from the sets of the catalogue; settings are chosen on questions made from held-out sets.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from mufin.evaluate.metrics import fitb_accuracy
 from peers.common import texts_of
 
 Answers = Callable[[Questions], np.ndarray]
-MOST = 4000  # attributes
-HELD_OUT = 0.15
-CHOICES = 4
+MAX_ATTRIBUTES = 4000
+HELD_OUT_FRACTION = 0.15
+CHOICES_PER_QUESTION = 4
 
 
 def attribute_pairs(catalogue: Catalogue) -> Answers:
-    """How much more often than by chance the attributes of two items meet in a set.
+    """Score choices by how often their attributes co-occur with those of the query, relative to chance.
 
-    score(q, c) = mean over pairs of attributes (u of q, v of c) of log((n_uv + s) / (e_uv + s)), n how often
-    they met, e how often they would if sets were random. Attributes are whole texts, or words, or both.
+    score(q, c) = mean over pairs of attributes (u of q, v of c) of log((n_uv + s) / (e_uv + s)), with the
+    observed counts n and the counts e expected for random sets. Attributes are whole texts, words, or both.
     """
     sets = read_sets(catalogue.parts[catalogue.sets[0]], catalogue.items)
     rng = np.random.default_rng(0)
-    away = rng.random(len(sets)) < HELD_OUT
-    known = [group for group, out in zip(sets, away, strict=True) if not out]
-    practice = _questions([group for group, out in zip(sets, away, strict=True) if out], catalogue, rng)
+    held_out = rng.random(len(sets)) < HELD_OUT_FRACTION
+    known = [group for group, out in zip(sets, held_out, strict=True) if not out]
+    practice = _questions([group for group, out in zip(sets, held_out, strict=True) if out], catalogue, rng)
     options = [(_attributes(catalogue, kind), smooth) for kind in ("texts", "words", "both")
                for smooth in (1.0, 5.0, 20.0)]  # fmt: skip
     best = options[-2]
-    if len(practice):  # a few sets may give no question
+    if len(practice):  # a few sets may yield no question
         best = max(
             options, key=lambda o: fitb_accuracy(_choose(_by_pairs(*o, known))(practice), practice.answer)
         )
@@ -46,7 +45,7 @@ def attribute_pairs(catalogue: Catalogue) -> Answers:
 
 
 def text_similarity(catalogue: Catalogue) -> Answers:
-    """The choice whose text is most like the texts of the query."""
+    """Choose by TF-IDF similarity to the texts of the query."""
     texts = texts_of(catalogue, _singles(catalogue))
     vectors = tfidf(texts, texts[:1])[0]
     return _choose(
@@ -55,7 +54,7 @@ def text_similarity(catalogue: Catalogue) -> Answers:
 
 
 def encoder_similarity(catalogue: Catalogue) -> Answers:
-    """The choice whose late fusion of both frozen encoders is most like the query's."""
+    """Choose by similarity of the late-fusion vectors of the frozen encoders."""
     from peers.late import vectors
 
     found = vectors(catalogue, _singles(catalogue), text=0.5)[0]
@@ -70,7 +69,7 @@ ANSWERS: dict[str, Callable[[Catalogue], Answers]] = {
 
 
 def _choose(score: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Answers:
-    """The choice of the highest score(query rows, choice rows) → (choices,)."""
+    """Choose by the highest score(query rows, choice rows) → (choices,)."""
 
     def reply(asked: Questions) -> np.ndarray:
         pairs = zip(asked.query, asked.choices, strict=True)
@@ -87,7 +86,7 @@ def _by_pairs(
     membership = csr_matrix((np.ones(ends[-1], np.float32), np.concatenate(sets), ends), shape=(len(sets), n))
     in_set = membership @ attributes  # (sets, V)
     alone = attributes.multiply(np.asarray(membership.sum(axis=0)).reshape(-1, 1)).tocsr()
-    met = (in_set.T @ in_set - attributes.T @ alone).toarray()  # (V, V) without an item's pairs with itself
+    met = (in_set.T @ in_set - attributes.T @ alone).toarray()  # (V, V), without pairs of an item with itself
     share = met.sum(axis=1) / met.sum()
     chance = np.outer(share, share) * met.sum()
     surprise = np.log((met + smooth) / (chance + smooth))
@@ -102,7 +101,7 @@ def _by_pairs(
 
 
 def _attributes(catalogue: Catalogue, kind: str) -> csr_matrix:
-    """Which of the frequent attributes each item has, (N, V)."""
+    """The frequent attributes of each item, (N, V)."""
     rows = []
     for texts in catalogue.items.texts.to_pylist():
         whole = {text.lower() for text in texts or ()}
@@ -110,11 +109,11 @@ def _attributes(catalogue: Catalogue, kind: str) -> csr_matrix:
         rows.append(sorted({"texts": whole, "words": words, "both": whole | words}[kind]))
     names, column, count = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
     whole = csr_matrix(sparse(np.cumsum([0, *map(len, rows)]), column, len(names)), dtype=np.float32)
-    return csr_matrix(whole[:, np.argsort(-count, kind="stable")[:MOST]])
+    return csr_matrix(whole[:, np.argsort(-count, kind="stable")[:MAX_ATTRIBUTES]])
 
 
 def _questions(sets: list[np.ndarray], catalogue: Catalogue, rng: np.random.Generator) -> Questions:
-    """One question a set: an item of it is missing, the wrong choices are of its category."""
+    """One question per set: an item is missing, and the wrong choices have its category."""
     table = catalogue.items.table
     kinds = np.array(
         table.column("category").to_pylist() if "category" in table.column_names else [""] * len(table)
@@ -122,16 +121,16 @@ def _questions(sets: list[np.ndarray], catalogue: Catalogue, rng: np.random.Gene
     pool = np.unique(np.concatenate([np.zeros(0, np.int64), *sets]))
     query, choices = [], []
     for group in sets:
-        place = int(rng.integers(len(group)))
-        like = pool[(kinds[pool] == kinds[group[place]]) & ~np.isin(pool, group)]
-        if len(like) >= CHOICES - 1:
-            query.append(np.delete(group, place))
-            choices.append([group[place], *rng.choice(like, CHOICES - 1, replace=False)])
+        blank = int(rng.integers(len(group)))
+        like = pool[(kinds[pool] == kinds[group[blank]]) & ~np.isin(pool, group)]
+        if len(like) >= CHOICES_PER_QUESTION - 1:
+            query.append(np.delete(group, blank))
+            choices.append([group[blank], *rng.choice(like, CHOICES_PER_QUESTION - 1, replace=False)])
     return Questions(query, np.array(choices, np.int64), np.zeros(len(query), np.int64))
 
 
 def _singles(catalogue: Catalogue) -> Split:
-    """Every item as a point."""
+    """A split with one point per item."""
     n = len(catalogue.items)
     empty = csr_matrix((n, len(catalogue.labels)), dtype=bool)
     return Split(np.arange(n + 1), np.arange(n), empty, empty)

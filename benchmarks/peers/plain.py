@@ -1,4 +1,4 @@
-"""The two baselines that come with the library."""
+"""The two baselines of the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peers.common import texts_of
 
 
 def popular(catalogue: Catalogue, seed: int) -> np.ndarray:
-    """The most frequent labels, the same for everybody."""
+    """The most frequent labels, the same for every point."""
     test = catalogue.split("test")
     return popularity(catalogue.split("train").relevance, len(test), DEPTH, test.exclude)
 

@@ -1,4 +1,4 @@
-"""Which settings a peer gets: those that are best on a slice of the train split."""
+"""Choose the settings of a peer on a slice of the train split."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peers import PEERS, rank
 from slices import sliced
 from tables import replace_file
 
-JUDGED = ("P@1", "P@5", "R@10")
+TUNED_METRICS = ("P@1", "P@5", "R@10")
 
 
 def tuned(name: str, catalogue: Catalogue, keep: Path) -> dict[str, Any]:
-    """The settings of the grid with the highest mean of P@1, P@5 and R@10 on the slice.
+    """The settings with the highest mean of P@1, P@5 and R@10 on the slice.
 
-    Each is tried once: its score goes into --keep, so that a run that was stopped goes on where it was.
+    Scores are stored in `keep`, so that an interrupted search resumes.
     """
     name = PEERS[name].like or name
     grid = PEERS[name].grid
@@ -33,7 +33,7 @@ def tuned(name: str, catalogue: Catalogue, keep: Path) -> dict[str, Any]:
         if key not in scores:
             slice = slice or sliced(catalogue)
             found = metrics.evaluate(rank(name, slice, 0, settings), slice.split("test").relevance)
-            scores[key] = mean(found[figure] for figure in JUDGED)
+            scores[key] = mean(found[figure] for figure in TUNED_METRICS)
             replace_file(path, json.dumps(scores, indent=1))
             print(f"{name}, on the slice: {key} {scores[key]:.2f}", flush=True)
     return max(grid, key=lambda settings: scores[json.dumps(settings)])

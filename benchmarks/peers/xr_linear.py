@@ -1,4 +1,4 @@
-"""XR-Linear of PECOS (Yu et al., 2022) on TF-IDF, in a virtual environment of its own: it needs NumPy 1."""
+"""XR-Linear of PECOS (Yu et al., 2022) on TF-IDF, in its own virtual environment, since it needs NumPy 1."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def xr_linear(catalogue: Catalogue, seed: int, **settings: Any) -> np.ndarray:
 
 
 def _python() -> Path:
-    """The interpreter of the environment, which is made when it is first needed.
+    """The interpreter of the environment, which is created when first needed.
 
-    Without its dependencies (torch, transformers, …): XR-Linear uses none of those.
+    PECOS is installed without its dependencies (torch, transformers, …), which XR-Linear does not use.
     """
     folder = cache_folder() / "benchmarks" / "pecos"
     if not (folder / "bin" / "python").exists():
-        draft = folder.with_name(f"pecos-{os.getpid()}.tmp")  # a venv may be moved; only its scripts may not
+        draft = folder.with_name(f"pecos-{os.getpid()}.tmp")  # a venv can be renamed; only its scripts break
         try:
             _install(draft)
             shutil.rmtree(folder, ignore_errors=True)

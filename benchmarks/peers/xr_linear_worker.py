@@ -1,8 +1,8 @@
-"""Trains XR-Linear and predicts; runs inside PECOS's environment, where there is no mufin.
+"""Train XR-Linear and predict; runs in the environment of PECOS, without mufin.
 
     python xr_linear_worker.py FOLDER
 
-Reads points.npz, relevance.npz, queries.npz and settings.json in FOLDER, writes labels.npy there.
+Reads points.npz, relevance.npz, queries.npz and settings.json from FOLDER and writes labels.npy there.
 """
 
 import json
