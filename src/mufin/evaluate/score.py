@@ -24,7 +24,7 @@ from mufin.signals.reading import read_some
 from mufin.zeroshot import scores
 
 DEPTH = 100  # labels predicted per datapoint, for R@100 and AUC
-BATCH = 1024  # datapoints ranked at once
+BATCH_POINTS = 1024  # ranked at once
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def predict_from(
     parts = []
     groups = Groups(points.offsets, points.members)
     with progress.task("Predicting", len(points)) as task:
-        for start in range(0, len(points), BATCH):
-            part = np.arange(start, min(start + BATCH, len(points)), dtype=np.int64)
+        for start in range(0, len(points), BATCH_POINTS):
+            part = np.arange(start, min(start + BATCH_POINTS, len(points)), dtype=np.int64)
             ranked = model.rank(model.query(features, groups.take(part)), k, exclude[part], allowed)
             parts.append([v.cpu().numpy() for v in (ranked.labels, ranked.score, ranked.probability)])
             task.advance(len(part))
