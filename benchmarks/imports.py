@@ -118,7 +118,7 @@ def make(path: Path, year: str, total: int, distinct: int, bad: int = 0) -> floa
 
 def literal_lines(count: int) -> None:
     """Compare our translation of Python literals with `ast.literal_eval`."""
-    from mufin.data.formats import literal
+    from mufin.data.importers import literal
 
     rng = random.Random(0)
     lines = [repr(product("2014", number, count, rng)).encode() for number in range(count)]
@@ -147,8 +147,8 @@ def run(path: Path, curate: bool) -> None:
     """Import and print the measurements as JSON; runs in the separate process."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
     from catalogue_memory import peak_mb
-    from mufin.data.formats.amazon_import import import_amazon
-    from mufin.data.formats.curate import Curation
+    from mufin.data.importers.amazon.curate import Curation
+    from mufin.data.importers.amazon.importer import import_amazon
 
     before = peak_mb()
     with tempfile.TemporaryDirectory(dir=path.parent) as temporary:

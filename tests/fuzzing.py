@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
 from mufin.data.formats import parquet
-from mufin.data.formats.curate import Curation
+from mufin.data.importers.amazon.curate import Curation
 from mufin.data.item import Item
 from mufin.errors import MufinError
 from mutations import mutate
@@ -192,7 +192,7 @@ def _all(catalogue: Catalogue) -> None:
 
 
 def _amazon(folder: Path, name: str) -> None:
-    from mufin.data.formats.amazon_import import import_amazon
+    from mufin.data.importers.amazon.importer import import_amazon
 
     import_amazon([folder / name], folder / "out", Curation())
     import_amazon([folder / name], folder / "all", None)

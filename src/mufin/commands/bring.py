@@ -14,8 +14,8 @@ from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
-    from mufin.data.formats.table import Columns
-    from mufin.data.imported import Imported
+    from mufin.data.importers.imported import Imported
+    from mufin.data.importers.table import Columns
 
 importing = typer.Typer(
     help="Make a catalogue out of files in another form.\n\n\b\nExample:\n"
@@ -85,8 +85,8 @@ def amazon(
       mufin import amazon meta_Office.json.gz -o office --curate mm-amazontitles
     """
     started = time.monotonic()
-    from mufin.data.formats.amazon_import import import_amazon
-    from mufin.data.formats.curate import Curation
+    from mufin.data.importers.amazon.curate import Curation
+    from mufin.data.importers.amazon.importer import import_amazon
     from mufin.progress import Progress
 
     if curate not in (None, "mm-amazontitles"):
@@ -107,7 +107,7 @@ def xc(source: Source, output: NewFolder, json: Json = False, quiet: Quiet = Fal
       mufin import xc LF-AmazonTitles-131K -o titles
     """
     started = time.monotonic()
-    from mufin.data.formats.xc import read_xc
+    from mufin.data.importers.xc import read_xc
     from mufin.progress import Progress
 
     _write(read_xc(source, Progress(quiet or json)), output, started, json)
@@ -132,7 +132,7 @@ def polyvore(
       mufin import polyvore polyvore_outfits -o outfits --variant disjoint
     """
     started = time.monotonic()
-    from mufin.data.formats.polyvore import read_polyvore
+    from mufin.data.importers.polyvore import read_polyvore
 
     match variant:
         case "disjoint" | "nondisjoint":
@@ -167,7 +167,7 @@ def table(
       mufin import table products.csv -o shop --id sku --text title,description --image photo --labels tags
     """
     started = time.monotonic()
-    from mufin.data.formats.table import read_tables
+    from mufin.data.importers.table import read_tables
 
     columns = _columns(
         text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
@@ -201,7 +201,7 @@ def dataset(
       mufin import dataset saved/ -o shop --text caption --image image --labels tags
     """
     started = time.monotonic()
-    from mufin.data.formats.dataset import read_dataset
+    from mufin.data.importers.dataset import read_dataset
 
     columns = _columns(
         text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
@@ -270,7 +270,7 @@ def _columns(
     seed: int,
     images_dir: Path | None,
 ) -> Columns:
-    from mufin.data.formats.table import Columns
+    from mufin.data.importers.table import Columns
 
     if not text and not image:
         raise UsageError("which columns are texts or pictures? Give --text title or --image photo")

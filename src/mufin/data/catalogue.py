@@ -24,9 +24,9 @@ from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, UsageError
 
 if TYPE_CHECKING:
-    from mufin.data.formats.curate import Curation
-    from mufin.data.formats.polyvore import Variant
-    from mufin.data.imported import Imported
+    from mufin.data.importers.amazon.curate import Curation
+    from mufin.data.importers.imported import Imported
+    from mufin.data.importers.polyvore import Variant
 
 __all__ = ["Catalogue", "Questions", "Split", "read_items"]
 
@@ -90,7 +90,7 @@ class Catalogue:
     @classmethod
     def from_amazon(cls, *sources: str | Path, curate: Curation | None = None) -> Catalogue:
         """Amazon product metadata of 2014, 2018 or 2023; `mufin import` does not hold it in memory."""
-        from mufin.data.formats.amazon_import import import_amazon
+        from mufin.data.importers.amazon.importer import import_amazon
 
         with TemporaryDirectory(prefix="mufin-import-") as temporary:
             folder = Path(temporary) / "catalogue"
@@ -103,7 +103,7 @@ class Catalogue:
     @classmethod
     def from_xc(cls, folder: str | Path) -> Catalogue:
         """A data set of the Extreme Classification repository."""
-        from mufin.data.formats.xc import read_xc
+        from mufin.data.importers.xc import read_xc
 
         return read_xc(Path(folder))
 
@@ -112,22 +112,22 @@ class Catalogue:
         cls, folder: str | Path, variant: Variant = "disjoint", descriptions: bool = False
     ) -> Catalogue:
         """Polyvore Outfits: train with `from_sets("train_outfits", "one")`, answer `fitb_test`."""
-        from mufin.data.formats.polyvore import read_polyvore
+        from mufin.data.importers.polyvore import read_polyvore
 
         return read_polyvore(Path(folder), variant, descriptions)
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
         """CSV, TSV, Parquet or JSON lines; the keywords are those of `formats.table.Columns`."""
-        from mufin.data.formats.table import Columns, read_tables
+        from mufin.data.importers.table import Columns, read_tables
 
         return read_tables([Path(source) for source in sources], Columns(**columns))
 
     @classmethod
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
         """A Hugging Face dataset, several by split, or a folder of `save_to_disk`; as `from_table`."""
-        from mufin.data.formats.dataset import read_dataset
-        from mufin.data.formats.table import Columns
+        from mufin.data.importers.dataset import read_dataset
+        from mufin.data.importers.table import Columns
 
         return read_dataset(source, Columns(**columns))
 

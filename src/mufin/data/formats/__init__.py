@@ -1,1 +1,1 @@
-"""File formats of a catalogue: one reader and one writer each, an Arrow table in and out."""
+"""A catalogue on disk: its tables as JSONL or Parquet files, read and written as Arrow tables."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mufin.data.formats import vetted
+from mufin.data import safe_json
 from mufin.data.formats.schema import COLUMNS, REQUIRED, Kind, canonical
 from mufin.errors import CatalogueError
 from mufin.temporary import beside
@@ -30,7 +30,7 @@ def columns(path: Path) -> list[str]:
     """The keys of the first object; a file without one counts as a split, whose reader says what is wrong."""
     for _, text in _lines(path, lambda message, line: None):
         try:
-            row = vetted.loads(text)
+            row = safe_json.loads(text)
         except ValueError:
             break
         return list(row) if isinstance(row, dict) else ["id", "labels"]
@@ -119,13 +119,13 @@ def _fast(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:
 
 def _arrow(path: Path, schema: pa.Schema) -> pa.Table:
     with path.open("rb") as file:
-        lines = vetted.VettedLines(file)
+        lines = safe_json.VettedLines(file)
         table = pj.read_json(
             lines,
             read_options=pj.ReadOptions(block_size=BLOCK),
             parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
         )
-    vetted.check_types(table.schema)
+    safe_json.check_types(table.schema)
     table.validate(full=True)  # the parser lets bytes that are not UTF-8 through
     if table.num_rows != lines.count:
         raise ValueError("several objects on one line")
@@ -178,7 +178,7 @@ def _lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
 def _row(text: str, known: dict[str, pa.DataType], required: tuple[str, ...]) -> dict[str, Any]:
     """One line as a dictionary with our columns in their types; ValueError says what is wrong with it."""
     try:
-        row = vetted.loads(text)
+        row = safe_json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(row, dict):

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from mufin.data import safe_json
 from mufin.data.catalogue import Catalogue
-from mufin.data.formats import vetted
 from mufin.data.formats.files import is_file
-from mufin.data.formats.table import Columns, Named, from_tables
+from mufin.data.importers.table import Columns, Named, from_tables
 from mufin.errors import CatalogueError, UsageError
 
 
@@ -44,7 +44,7 @@ def _folder(folder: Path) -> list[Named]:
 def _names(path: Path, inside: Callable[[Any], Iterable[Any]]) -> list[str]:
     """The names of files or folders in a JSON file of a saved dataset; each lies beside that file."""
     try:
-        names = [str(name) for name in inside(vetted.loads(path.read_bytes()))]
+        names = [str(name) for name in inside(safe_json.loads(path.read_bytes()))]
         if any(name in ("", "..") or name != Path(name).name or not name.isprintable() for name in names):
             raise ValueError("a name that is none of a file beside it")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -82,7 +82,7 @@ def _arrow(path: Path) -> pa.Table:
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
         table.validate(full=True)
-        vetted.check_types(table.schema)
+        safe_json.check_types(table.schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         message = f"not readable as Arrow ({error}); save the dataset again with save_to_disk"
         raise CatalogueError(message, path) from None
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 def _features(table: pa.Table) -> Mapping[str, Any]:
     """The features that the library writes into the schema of its files."""
     raw = (table.schema.metadata or {}).get(b"huggingface", b"{}")
-    features: Any = vetted.loads(raw)
+    features: Any = safe_json.loads(raw)
     for name in ("info", "features"):
         features = features.get(name, {}) if isinstance(features, Mapping) else {}
     return features if isinstance(features, Mapping) else {}

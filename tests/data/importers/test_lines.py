@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mufin.data.formats import lines, literal
-from mufin.data.formats.curate import Curation, Relation, curate
-from mufin.data.formats.keys import KeyIndex, keys
+from mufin.data.importers import lines, literal
+from mufin.data.importers.amazon.curate import Curation, Relation, curate
+from mufin.data.importers.amazon.keys import KeyIndex, keys
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress
 
@@ -186,7 +186,7 @@ def by_loops(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_curation_is_what_loops_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mufin.data.formats.curate.PAIRS", 7)
+    monkeypatch.setattr("mufin.data.importers.amazon.curate.PAIRS", 7)
     rng = np.random.default_rng(seed)
     n = 30
     pairs = {a: rng.integers(-1, n, rng.integers(0, 6)).tolist() for a in range(n)}

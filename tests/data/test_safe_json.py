@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from apart import read_apart
-from mufin.data.formats import vetted
+from mufin.data import safe_json
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 GOOD = b'{"id": "a"}\n'
 DEEP = b'{"id": "b", "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
 
@@ -64,8 +64,8 @@ def test_imported_lines_that_crash_parsers(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
-    assert vetted.vet(block) == count
-    assert vetted.vet(memoryview(block)) == count
+    assert safe_json.vet(block) == count
+    assert safe_json.vet(memoryview(block)) == count
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
 )
 def test_what_is_not_safe_to_parse(block: bytes) -> None:
     with pytest.raises(ValueError, match="not an object|nested more than 64 deep"):
-        vetted.vet(block)
+        safe_json.vet(block)
 
 
 @pytest.mark.parametrize("size", [20, 64, 1 << 20])
 def test_vetted_lines_are_handed_out_whole(size: int) -> None:
     raw = b"".join(b'{"id": "%d"}\r\n\n' % number for number in range(50)) + b'{"id": "last"}'
-    lines = vetted.VettedLines(io.BytesIO(raw))
+    lines = safe_json.VettedLines(io.BytesIO(raw))
     blocks = list(iter(lambda: bytes(lines.read(size)), b""))
     assert b"".join(blocks) == raw
     assert lines.count == 51
     assert all(len(block) <= size and block.endswith(b"\n") for block in blocks[:-1])
     with pytest.raises(ValueError, match="a line of more than 5 bytes"):
-        vetted.VettedLines(io.BytesIO(raw)).read(5)
+        safe_json.VettedLines(io.BytesIO(raw)).read(5)

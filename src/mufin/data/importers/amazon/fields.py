@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.formats import lines, literal, vetted
+from mufin.data import safe_json
 from mufin.data.formats.schema import STRING, STRINGS, lists
+from mufin.data.importers import lines, literal
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
@@ -67,7 +68,7 @@ def dialect_of(path: Path) -> tuple[Dialect, lines.Form]:
     for line in lines.first_lines(path):
         for form in FORMS:
             try:
-                row = vetted.loads(literal.evaluated(line) if form == "literal" else line)
+                row = safe_json.loads(literal.evaluated(line) if form == "literal" else line)
             except ValueError:
                 continue
             if isinstance(row, dict):

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mufin.data.formats import parquet
-from mufin.data.formats.amazon import products
-from mufin.data.formats.curate import Curated, Curation, Relation, curate
-from mufin.data.formats.keys import KeyIndex, keys
-from mufin.data.formats.lines import Faults
 from mufin.data.formats.schema import STRING, STRINGS, flatten, lists
-from mufin.data.imported import Imported, Statistics, note, text_tokens
+from mufin.data.importers.amazon.curate import Curated, Curation, Relation, curate
+from mufin.data.importers.amazon.fields import products
+from mufin.data.importers.amazon.keys import KeyIndex, keys
+from mufin.data.importers.imported import Imported, Statistics, note, text_tokens
+from mufin.data.importers.lines import Faults
 from mufin.data.write import new_folder
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress

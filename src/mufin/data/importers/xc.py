@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mufin.data.catalogue import Catalogue
-from mufin.data.formats import imgbin, lines
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS, lists
-from mufin.data.imported import Imported, note, statistics
+from mufin.data.importers import imgbin, lines
+from mufin.data.importers.imported import Imported, note, statistics
 from mufin.data.items import Items
 from mufin.data.pictures import NoPictures
 from mufin.data.report import Problem

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mufin.data import safe_json
 from mufin.data.catalogue import Catalogue
-from mufin.data.formats import vetted
 from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import STRING, STRINGS
-from mufin.data.imported import Imported, note, statistics
+from mufin.data.importers.imported import Imported, note, statistics
 from mufin.data.items import Items
 from mufin.data.report import Problem
 from mufin.errors import CatalogueError
@@ -80,7 +80,7 @@ def audit(
 
 def _read(path: Path, kind: type) -> Json:
     try:
-        value = vetted.loads(path.read_bytes())
+        value = safe_json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CatalogueError("no such file; expected the unpacked polyvore_outfits", path) from None
     except OSError as error:

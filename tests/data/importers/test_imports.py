@@ -17,8 +17,8 @@ from PIL import Image
 from mufin.cli import main
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
-from mufin.data.formats.curate import Curation
-from mufin.data.formats.table import Columns
+from mufin.data.importers.amazon.curate import Curation
+from mufin.data.importers.table import Columns
 from mufin.errors import CatalogueError, UsageError
 
 if TYPE_CHECKING:

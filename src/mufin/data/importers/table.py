@@ -21,9 +21,9 @@ from mufin.data.catalogue import Catalogue, check_ids
 from mufin.data.decoding import read_file
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.files import Part, is_file
-from mufin.data.formats.lines import Faults
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
-from mufin.data.imported import Imported, note, statistics
+from mufin.data.importers.imported import Imported, note, statistics
+from mufin.data.importers.lines import Faults
 from mufin.data.items import Items
 from mufin.data.paths import inside
 from mufin.errors import CatalogueError, PictureError, UsageError

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mufin.data.formats import literal, vetted
+from mufin.data import safe_json
+from mufin.data.importers import literal
 from mufin.data.report import Problem
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
@@ -146,7 +147,7 @@ class _Block:
 
 
 def _arrow(text: bytes, schema: pa.Schema) -> pa.Table:
-    count = vetted.vet(text)
+    count = safe_json.vet(text)
     table = pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -160,7 +161,7 @@ def _arrow(text: bytes, schema: pa.Schema) -> pa.Table:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        row = vetted.loads(line.decode("utf-8-sig"))
+        row = safe_json.loads(line.decode("utf-8-sig"))
         json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no character
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg})") from None

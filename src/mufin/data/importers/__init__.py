@@ -1,0 +1,1 @@
+"""Importers: read other people's files and build catalogues from them."""
