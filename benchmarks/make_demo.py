@@ -18,10 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.check_report import SplitCounts
 from mufin.data.formats import parquet
 from mufin.data.images import load_pixels
 from mufin.data.items import Items
-from mufin.data.report import SplitCounts
 
 # Items per source. Excluded: emoji (mixed licences) and Font Awesome (requires attribution).
 ITEMS_PER_SOURCE = {

@@ -161,7 +161,7 @@ def _tables() -> dict[str, bytes]:
 
 def use(folder: Path) -> None:
     """Read everything that a catalogue folder can say, and check it; `check` itself must never raise."""
-    for problem in check(folder, pictures=False).problems:
+    for problem in check(folder, decode=False).problems:
         if problem.message.startswith("cannot be checked"):
             raise AssertionError(problem.message)
     _all(Catalogue.read(folder))

@@ -11,13 +11,14 @@ import pytest
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
+from mufin.data.check_report import CheckReport
 from mufin.data.item import Item
-from mufin.data.report import Problem, Report
+from mufin.data.problems import Problem
 
 Folder = Callable[..., Path]
 
 
-def found(report: Report, words: str) -> Problem:
+def found(report: CheckReport, words: str) -> Problem:
     """The one problem whose message has these words."""
     (problem,) = [problem for problem in report.problems if words in problem.message]
     return problem
@@ -98,10 +99,10 @@ def test_a_long_list_is_cut_and_counted(folder: Folder) -> None:
 def test_without_pictures_only_missing_files_are_seen(folder: Folder) -> None:
     path = folder(items=[{"id": "a", "images": ["none.png", "zero.png"]}])
     (path / "zero.png").touch()
-    assert [problem.message[:22] for problem in check(path, pictures=False).problems][:1] == [
+    assert [problem.message[:22] for problem in check(path, decode=False).problems][:1] == [
         "picture file that is n"
     ]
-    assert len(check(path, pictures=False).problems) == len(check(path).problems) - 1
+    assert len(check(path, decode=False).problems) == len(check(path).problems) - 1
 
 
 def test_sets_and_questions_are_checked(folder: Folder) -> None:

@@ -89,7 +89,7 @@ def test_polyvore_without_questions(tmp_path: Path) -> None:
     catalogue = Catalogue.from_polyvore(folder)
     assert len(catalogue.questions("fitb_test")) == 0
     catalogue.write(tmp_path / "shop")
-    assert [p for p in check(tmp_path / "shop", pictures=False).problems if p.severity == "error"] == []
+    assert [p for p in check(tmp_path / "shop", decode=False).problems if p.severity == "error"] == []
 
 
 @pytest.mark.parametrize(

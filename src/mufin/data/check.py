@@ -1,4 +1,4 @@
-"""check: read a catalogue folder to its end and say everything that is odd about it."""
+"""check: read a whole catalogue folder and report every problem in it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from mufin.data.checked import Checked, load
+from mufin.data.check_report import CheckReport, SplitCounts
+from mufin.data.check_table import CheckedTable, load_table
 from mufin.data.formats import files, jsonl, parquet
 from mufin.data.formats.schema import kind_of
 from mufin.data.images import open_picture
 from mufin.data.items import Items, first_rows
 from mufin.data.pictures import Encoded
-from mufin.data.report import Problem, Report, SplitCounts
+from mufin.data.problems import Problem
 from mufin.errors import MufinError, PictureError
 
-LONG_TEXT = 10_000  # characters; encoders read the first few dozen words
-MISSING = "no such file"
-BATCH = 512  # pictures between two calls of `progress`
+LONG_TEXT = 10_000  # characters; encoders read only the first few dozen words
+NOT_FOUND = "no such file"
+IMAGES_PER_BATCH = 512  # between two calls of `progress`
 
 Progress = Callable[[int, int], None]
 
 
-def check(folder: str | Path, pictures: bool = True, progress: Progress | None = None) -> Report:
-    """Everything that is in a folder and everything that is wrong with it; `pictures` decodes every picture.
+def check(folder: str | Path, decode: bool = True, progress: Progress | None = None) -> CheckReport:
+    """Report the contents and the problems of a catalogue folder; `decode` opens every image.
 
-    `progress(done, total)` hears of the pictures. Nothing that can stand in a file makes this raise.
+    Calls `progress(done, total)` with the number of images. No content of a file makes this raise.
     """
-    report = Report(str(folder))
+    report = CheckReport(str(folder))
     try:
         found = _find(Path(folder), report)
     except MufinError as error:
@@ -42,142 +43,146 @@ def check(folder: str | Path, pictures: bool = True, progress: Progress | None =
         message = f"no items.jsonl or items.parquet (found: {there}); write one"
         report.problems.append(Problem("error", message, str(folder)))
         return report
-    _Folder(report, found, pictures, progress).check()
+    _FolderCheck(report, found, decode, progress).run()
     return report
 
 
-class _Folder:
-    """The check of one folder: items first, then what refers to them."""
+Pairs = tuple[CheckedTable, np.ndarray, np.ndarray]  # a split, its item rows, its label rows
+
+
+class _FolderCheck:
+    """The check of one folder: first items and labels, then the tables that refer to them."""
 
     def __init__(
-        self, report: Report, found: dict[str, Path], pictures: bool, progress: Progress | None
+        self, report: CheckReport, found: dict[str, Path], decode: bool, progress: Progress | None
     ) -> None:
         self.report, self.found = report, found
-        self.pictures, self.progress = pictures, progress
+        self.decode, self.progress = decode, progress
         self.items: Items | None = None
         self.labels: Items | None = None
 
-    def check(self) -> None:
-        self._guarded(self.found.pop("items"), self._items)
+    def run(self) -> None:
+        self._guarded(self.found.pop("items"), self._check_items)
         self.labels = self.items
         if "labels" in self.found:
             self.labels, self.report.own_labels = None, False
-            self._guarded(self.found.pop("labels"), self._labels)
+            self._guarded(self.found.pop("labels"), self._check_labels)
         self.report.labels = 0 if self.labels is None else len(self.labels)
-        used: dict[str, tuple[Checked, np.ndarray, np.ndarray]] = {}
+        splits: dict[str, Pairs] = {}
         for path in self.found.values():
-            self._guarded(path, lambda path: self._other(path, used))
-        self._across(used)
+            self._guarded(path, lambda path: self._check_other(path, splits))
+        self._compare_splits(splits)
 
     def _guarded(self, path: Path, step: Callable[[Path], None]) -> None:
-        """Run a step; whatever it raises becomes a problem of the file."""
+        """Run a step; report any exception as a problem of the file."""
         try:
             step(path)
         except MufinError as error:
             line = getattr(error, "line", None)
             message = _message(error, path)
             self.report.problems.append(Problem("error", message, path.name, line=line))
-        except Exception as error:  # garbage finds ways that nobody foresaw; it must not end the check
+        except Exception as error:  # damaged files fail in unforeseen ways, and the check must go on
             reason = f"cannot be checked: {type(error).__name__}: {error}"
             self.report.problems.append(Problem("error", reason, path.name))
 
-    def _items(self, path: Path) -> None:
-        checked = load(path, "items", self.report.problems)
+    def _check_items(self, path: Path) -> None:
+        checked = load_table(path, "items", self.report.problems)
         self.items = Items.from_file(checked.table, path)
         report = self.report
         report.items = len(self.items)
-        texts, pictures = self._descriptors(checked, self.items)
-        report.texts, report.pictures = int(texts.sum()), int(pictures.sum())
+        texts, images = self._check_descriptors(checked, self.items)
+        report.texts, report.pictures = int(texts.sum()), int(images.sum())
         report.items_without_text = int((texts == 0).sum())
-        report.items_without_picture = int((pictures == 0).sum())
+        report.items_without_picture = int((images == 0).sum())
         if not len(self.items):
             report.problems.append(
                 Problem("error", "no items in it; there is nothing to work with", path.name)
             )
 
-    def _labels(self, path: Path) -> None:
-        checked = load(path, "items", self.report.problems)
+    def _check_labels(self, path: Path) -> None:
+        checked = load_table(path, "items", self.report.problems)
         self.labels = Items.from_file(checked.table, path)
-        self._descriptors(checked, self.labels)
+        self._check_descriptors(checked, self.labels)
         if not len(self.labels):
             self.report.problems.append(Problem("error", "no labels in it", path.name))
 
-    def _descriptors(self, checked: Checked, items: Items) -> tuple[np.ndarray, np.ndarray]:
-        """Check ids, texts and pictures; how many texts and pictures each item has."""
+    def _check_descriptors(self, checked: CheckedTable, items: Items) -> tuple[np.ndarray, np.ndarray]:
+        """Check ids, texts and images; return the number of texts and of images per item."""
         ids = items.ids
         checked.add("error", "no id; every item needs one", np.flatnonzero(ids.is_null().to_numpy()))
         repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
         repeated = repeated[ids.is_valid().to_numpy()[repeated]]
         checked.add("error", "id already given; make it unique", repeated, ids)
         offsets, flat = items.flat_texts()
-        texts, pictures = np.diff(offsets), np.diff(items.pictures.offsets)
-        empty = np.flatnonzero((texts == 0) & (pictures == 0))
+        texts, images = np.diff(offsets), np.diff(items.pictures.offsets)
+        empty = np.flatnonzero((texts == 0) & (images == 0))
         checked.add("warning", "item with neither text nor picture; it cannot be found", empty, ids)
         long = np.flatnonzero(pc.greater(pc.utf8_length(flat), LONG_TEXT).to_numpy(zero_copy_only=False))
         rows = np.unique(np.searchsorted(offsets, long, side="right") - 1)
         checked.add(
             "warning", f"text of more than {LONG_TEXT:,} characters; only its start is read", rows, ids
         )
-        self._look(checked, items)
-        return texts, pictures
+        self._check_images(checked, items)
+        return texts, images
 
-    def _look(self, checked: Checked, items: Items) -> None:
-        """Open every picture, or only see that its file is there."""
+    def _check_images(self, checked: CheckedTable, items: Items) -> None:
+        """Decode every image, or only check that its file exists."""
         offsets, flat = items.flat_images()
         broken: list[tuple[int, str]] = []
         missing: list[tuple[int, str]] = []
         outside: list[tuple[int, str]] = []
-        for start in range(0, len(flat), BATCH):
-            batch = [_named(flat, place) for place in range(start, min(start + BATCH, len(flat)))]
-            for place, trouble in enumerate(_troubles(batch, self.pictures), start):
-                row = int(np.searchsorted(offsets, place, side="right")) - 1
-                picture = batch[place - start]
-                if isinstance(picture, PictureError):
-                    outside.append((row, str(picture)))
-                elif trouble is MISSING:
-                    missing.append((row, str(picture)))
-                elif trouble is not None:
-                    broken.append((row, trouble))
+        for start in range(0, len(flat), IMAGES_PER_BATCH):
+            batch = [_image_at(flat, i) for i in range(start, min(start + IMAGES_PER_BATCH, len(flat)))]
+            for i, (image, fault) in enumerate(zip(batch, _faults(batch, self.decode), strict=True), start):
+                row = int(np.searchsorted(offsets, i, side="right")) - 1
+                if isinstance(image, PictureError):
+                    outside.append((row, str(image)))
+                elif fault is NOT_FOUND:
+                    missing.append((row, str(image)))
+                elif fault is not None:
+                    broken.append((row, fault))
             if self.progress is not None:
                 self.progress(start + len(batch), len(flat))
-        checked.add_told("error", "image that is a link out of the folder", outside)
-        checked.add_told("warning", "picture file that is not there; the item goes without it", missing)
-        checked.add_told("warning", "picture that cannot be read; the item goes without it", broken)
+        checked.add_detailed("error", "image that is a link out of the folder", outside)
+        checked.add_detailed("warning", "picture file that is not there; the item goes without it", missing)
+        checked.add_detailed("warning", "picture that cannot be read; the item goes without it", broken)
 
-    def _other(self, path: Path, used: dict[str, tuple[Checked, np.ndarray, np.ndarray]]) -> None:
+    def _check_other(self, path: Path, splits: dict[str, Pairs]) -> None:
+        """Check a split, filter, sets or questions; collect the splits."""
         names = jsonl.columns(path) if path.suffix == ".jsonl" else parquet.columns(path)
         kind = kind_of(path.stem, names)
         if kind is None:
             message = f"columns {', '.join(names)} are none of ours; the file is not read"
             self.report.problems.append(Problem("warning", message, path.name))
             return
-        checked = load(path, kind, self.report.problems)
+        checked = load_table(path, kind, self.report.problems)
         if self.items is None or self.labels is None:
-            return  # nothing to compare with; that is an error of its own
+            return  # no ids to look up; already reported as an error
         report, size = self.report, checked.table.num_rows
         match kind:
             case "split":
-                used[path.stem] = (checked, *checked.pairs(self.items, self.labels, report.own_labels))
-                report.splits[path.stem] = SplitCounts(size, len(used[path.stem][2]))
+                points, pairs = checked.check_split(self.items, self.labels, report.own_labels)
+                splits[path.stem] = (checked, points, pairs)
+                report.splits[path.stem] = SplitCounts(size, len(pairs))
             case "filter":
-                checked.known("id", self.items, "item")
-                checked.known("label", self.labels, "label")
+                checked.find_rows("id", self.items, "item")
+                checked.find_rows("label", self.labels, "label")
                 report.filter_pairs = size
             case "sets":
-                checked.sets(self.items)
+                checked.check_sets(self.items)
                 report.sets[path.stem] = size
             case "questions":
-                checked.questions(self.items)
+                checked.check_questions(self.items)
                 report.questions[path.stem] = size
 
-    def _across(self, used: dict[str, tuple[Checked, np.ndarray, np.ndarray]]) -> None:
-        """What shows only when splits are seen together."""
-        if not used and not self.report.sets:
+    def _compare_splits(self, splits: dict[str, Pairs]) -> None:
+        """Report labels without training points, and items that two splits share."""
+        if not splits and not self.report.sets:
             message = "neither a split (id, labels) nor sets (items): there is nothing to train on"
             self.report.problems.append(Problem("warning", message, self.report.folder))
-        if "train" not in used or self.labels is None:
+        if "train" not in splits or self.labels is None:
             return
-        checked, points, columns = used["train"]
+        checked, points, columns = splits["train"]
         if not len(columns):
             checked.problems.append(
                 Problem("error", "no relevant pair; there is nothing to learn", checked.file)
@@ -188,15 +193,15 @@ class _Folder:
                 f"{unused:,} of {len(self.labels):,} labels are never used; they are scored without training"
             )
             checked.problems.append(Problem("warning", message, checked.file))
-        for name, (other, members, _) in used.items():
+        for name, (other, members, _) in splits.items():
             if name != "train":
                 both = np.flatnonzero(np.isin(members, points[points >= 0]))
                 message = f"item that is also a point of {checked.file}; {name} then measures memory"
                 other.add("warning", message, both, other.table.column("id"))
 
 
-def _find(folder: Path, report: Report) -> dict[str, Path]:
-    """As `files.find`, but a name in both formats is noted and the first one taken."""
+def _find(folder: Path, report: CheckReport) -> dict[str, Path]:
+    """As `files.find`, but report a table in both formats and use the JSONL file."""
     try:
         return files.find(folder)
     except MufinError as error:
@@ -207,34 +212,34 @@ def _find(folder: Path, report: Report) -> dict[str, Path]:
         return {path.stem: path for path in paths if path.suffix in files.SUFFIXES and path.is_file()}
 
 
-def _named(pictures: Sequence[Encoded], place: int) -> Encoded | PictureError:
-    """The bytes or the path of an image, or why a catalogue may not name it."""
+def _image_at(images: Sequence[Encoded], index: int) -> Encoded | PictureError:
+    """Return the bytes or the path of an image, or the error that it lies outside the folder."""
     try:
-        return pictures[place]
+        return images[index]
     except PictureError as error:
         return error
 
 
-def _troubles(batch: list[Encoded | PictureError], decode: bool) -> list[str | None]:
-    """For each picture what is wrong with it, or None; without `decode`, only files that are not there."""
+def _faults(batch: list[Encoded | PictureError], decode: bool) -> list[str | None]:
+    """Return what is wrong with each image, or None; without `decode`, look only for missing files."""
 
-    def trouble(picture: Encoded | PictureError) -> str | None:
-        if isinstance(picture, PictureError):
-            return str(picture)
-        if isinstance(picture, Path) and not files.is_file(picture):
-            return MISSING
+    def fault(image: Encoded | PictureError) -> str | None:
+        if isinstance(image, PictureError):
+            return str(image)
+        if isinstance(image, Path) and not files.is_file(image):
+            return NOT_FOUND
         try:
             if decode:
-                open_picture(picture, 64)
+                open_picture(image, 64)
         except PictureError as error:
             return str(error)
         return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(trouble, batch))
+        return list(pool.map(fault, batch))
 
 
 def _message(error: Exception, file: str | Path) -> str:
-    """The message without the place, which the report says anyway."""
+    """Return the message without the place, which the report gives anyway."""
     line = getattr(error, "line", None)
     return str(error).removeprefix(f"{file}: " if line is None else f"{file}:{line}: ")

@@ -15,16 +15,17 @@ import pytest
 from mufin.data.importers import lines, literal
 from mufin.data.importers.amazon.curate import Curation, Relation, curate
 from mufin.data.importers.amazon.keys import KeyIndex, keys
+from mufin.data.problems import BadLines
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress
 
 SCHEMA = pa.schema({"id": pa.string(), "tags": pa.list_(pa.string()), "box": pa.struct({"n": pa.int64()})})
 
 
-def read(path: Path, form: lines.Form = "json") -> tuple[list[dict[str, object]], lines.Faults]:
-    faults = lines.Faults()
-    tables = list(lines.read(path, SCHEMA, faults, Progress(quiet=True), form))
-    return pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pylist(), faults
+def read(path: Path, form: lines.Form = "json") -> tuple[list[dict[str, object]], BadLines]:
+    bad_lines = BadLines()
+    tables = list(lines.read(path, SCHEMA, bad_lines, Progress(quiet=True), form))
+    return pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pylist(), bad_lines
 
 
 @pytest.mark.parametrize("block", [16, 50, 8 << 20])
@@ -47,11 +48,11 @@ def test_good_and_bad_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
     path = tmp_path / f"x.json{suffix}"
     data = b"\n".join(raw)  # no newline at the end
     path.write_bytes(gzip.compress(data) if suffix else data)
-    rows, faults = read(path)
+    rows, bad_lines = read(path)
     assert [row["id"] for row in rows] == ["a", "7", "c", "d"]
     assert rows[1] == {"id": "7", "tags": ["lone"], "box": {"n": 3}}
-    assert faults.count == 6
-    assert sorted(problem.line for problem in faults.problems() for _ in range(problem.count)) == [
+    assert bad_lines.count == 6
+    assert sorted(problem.line for problem in bad_lines.problems() for _ in range(problem.count)) == [
         4,
         5,
         6,
@@ -59,7 +60,7 @@ def test_good_and_bad_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
         8,
         10,
     ]
-    wrong = next(problem for problem in faults.problems() if problem.line == 5)
+    wrong = next(problem for problem in bad_lines.problems() if problem.line == 5)
     assert "'tags' holds a dict" in wrong.message
 
 

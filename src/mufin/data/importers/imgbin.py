@@ -17,7 +17,7 @@ import pyarrow as pa
 from scipy.sparse import csr_array, csr_matrix, load_npz
 
 from mufin.data.pictures import Encoded, Pictures
-from mufin.data.report import Problem
+from mufin.data.problems import Problem
 from mufin.errors import CatalogueError
 
 LARGEST = 1 << 62  # bytes; no file is larger

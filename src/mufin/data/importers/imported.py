@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mufin.data.formats.schema import flatten, same_text
-from mufin.data.report import Problem, troubles
+from mufin.data.problems import Problem, add_warning, problem_lines
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
@@ -54,7 +54,7 @@ class Imported:
 
     def left_out(self, files: Sequence[str]) -> None:
         """Tell of image files that were not copied, and why."""
-        note(self.problems, "image file that is left out", "images", files, len(files))
+        add_warning(self.problems, "image file that is left out", "images", files)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, ready for `json.dumps`."""
@@ -63,7 +63,7 @@ class Imported:
     def lines(self) -> list[str]:
         """Everything, to be read by people."""
         counts = [f"{name:<24} {count:,}" for name, count in self.counts.items()]
-        return [*troubles(self.problems), *counts, *self.statistics.lines()]
+        return [*problem_lines(self.problems), *counts, *self.statistics.lines()]
 
 
 def statistics(catalogue: Catalogue) -> Statistics:
@@ -107,9 +107,3 @@ def picture_counts(items: Items) -> np.ndarray:
         return here
     named = flatten(items.table.column("image_urls"))[0]
     return np.maximum(here, np.diff(named))
-
-
-def note(problems: list[Problem], message: str, file: str, examples: Sequence[str], count: int) -> None:
-    """Add a warning if there is something to warn of."""
-    if count:
-        problems.append(Problem("warning", message, file, count, examples=tuple(examples[:10])))

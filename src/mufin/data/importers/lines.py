@@ -18,50 +18,21 @@ import pyarrow.json as pj
 
 from mufin.data import safe_json
 from mufin.data.importers import literal
-from mufin.data.report import Problem
+from mufin.data.problems import BadLines
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
 BLOCK = 8 << 20  # bytes read at a time
 LONGEST = 64 << 20  # bytes; a longer line is no line
 PARTS = 16  # a block that cannot be parsed falls into so many
-SHOWN = 10  # bad lines named for each thing that is wrong
 
 Form = Literal["json", "literal"]
-
-
-class Faults:
-    """Counts what is wrong in files and remembers the first places of each kind."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, str], tuple[int, list[tuple[int | None, str]]]] = {}
-
-    def add(self, file: str, message: str, line: int | None = None, detail: str = "") -> None:
-        """One more bad line of a file."""
-        count, places = self.found.get((file, message), (0, []))
-        if len(places) < SHOWN:
-            places.append((line, detail))
-        self.found[file, message] = (count + 1, places)
-
-    @property
-    def count(self) -> int:
-        """How many lines were bad."""
-        return sum(count for count, _ in self.found.values())
-
-    def problems(self) -> list[Problem]:
-        """A warning for each kind."""
-        return [
-            Problem(
-                "warning", message, file, count, places[0][0], None, tuple(filter(None, map(_place, places)))
-            )
-            for (file, message), (count, places) in self.found.items()
-        ]
 
 
 def read(
     path: Path,
     schema: pa.Schema,
-    faults: Faults,
+    bad_lines: BadLines,
     progress: Progress,
     form: Form = "json",
 ) -> Iterator[pa.Table]:
@@ -71,7 +42,7 @@ def read(
         shown = 0
         for first, block, position in _blocks(path):
             if block.strip():
-                yield _Block(path.name, schema, faults, form).table(block, first)
+                yield _Block(path.name, schema, bad_lines, form).table(block, first)
             task.advance((position >> 20) - shown)
             shown = position >> 20
 
@@ -112,8 +83,8 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes, int]]:
 class _Block:
     """Turns lines into a table, with a fault for each that cannot be used."""
 
-    def __init__(self, file: str, schema: pa.Schema, faults: Faults, form: Form) -> None:
-        self.file, self.schema, self.faults, self.form = file, schema, faults, form
+    def __init__(self, file: str, schema: pa.Schema, bad_lines: BadLines, form: Form) -> None:
+        self.file, self.schema, self.bad_lines, self.form = file, schema, bad_lines, form
 
     def table(self, block: bytes, first: int) -> pa.Table:
         """The good lines of a block whose first line has this number."""
@@ -143,7 +114,7 @@ class _Block:
             plain = {field.name: _as(row.get(field.name), field.type, field.name) for field in self.schema}
             yield pa.Table.from_pylist([plain], self.schema)
         except (ValueError, pa.ArrowException) as error:
-            self.faults.add(self.file, f"{error}; the line is left out", number)
+            self.bad_lines.add(self.file, f"{error}; the line is left out", number)
 
 
 def _arrow(text: bytes, schema: pa.Schema) -> pa.Table:
@@ -188,8 +159,3 @@ def _as(value: Any, wanted: pa.DataType, name: str) -> Any:
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     raise ValueError(f"{name!r} holds a {type(value).__name__}, expected {wanted}")
-
-
-def _place(place: tuple[int | None, str]) -> str:
-    line, detail = place
-    return ": ".join(part for part in ("" if line is None else f"line {line}", detail) if part)

@@ -21,9 +21,9 @@ from mufin.data import safe_json
 from mufin.data.catalogue import Catalogue
 from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import STRING, STRINGS
-from mufin.data.importers.imported import Imported, note, statistics
+from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
-from mufin.data.report import Problem
+from mufin.data.problems import Problem, add_warning
 from mufin.errors import CatalogueError
 
 Variant = Literal["disjoint", "nondisjoint"]
@@ -74,7 +74,7 @@ def audit(
         counts[f"items in {first} and {second}"] = len(shared)
         if variant == "disjoint":
             message = f"item of {first} that is also in {second}, though the splits are called disjoint"
-            note(problems, message, f"{second}.json", sorted(shared), len(shared))
+            add_warning(problems, message, f"{second}.json", sorted(shared))
     return counts
 
 
@@ -129,7 +129,7 @@ def _questions(
             good.append(_question(question, outfits))
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             bad.append(f"question {number}: {error}")
-    note(problems, "question that cannot be used; it is left out", path.name, bad, len(bad))
+    add_warning(problems, "question that cannot be used; it is left out", path.name, bad)
     return good
 
 
@@ -168,11 +168,11 @@ def _items(
 ) -> Items:
     """The items of the outfits: title (else the name in the address), perhaps description; type, picture."""
     unknown = [item for item in used if not isinstance(metadata.get(item), dict)]
-    note(problems, "item without metadata", "polyvore_item_metadata.json", unknown, len(unknown))
+    add_warning(problems, "item without metadata", "polyvore_item_metadata.json", unknown)
     rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
     images = [[f"images/{item}.jpg"] if is_file(folder / "images" / f"{item}.jpg") else [] for item in used]
     lacking = [item for item, row in zip(used, images, strict=True) if not row]
-    note(problems, "item without a picture in images/", "images", lacking, len(lacking))
+    add_warning(problems, "item without a picture in images/", "images", lacking)
     more = ["description"] if descriptions else []
     texts = [[text for text in (_title(row), *(_text(row, name) for name in more)) if text] for row in rows]
     table = {

@@ -22,10 +22,10 @@ from mufin.data.decoding import read_file
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
-from mufin.data.importers.imported import Imported, note, statistics
-from mufin.data.importers.lines import Faults
+from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
 from mufin.data.paths import inside
+from mufin.data.problems import BadLines, add_warning
 from mufin.errors import CatalogueError, PictureError, UsageError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
@@ -77,15 +77,15 @@ class Named:
 
 def read_tables(paths: Sequence[Path], columns: Columns) -> Catalogue:
     """The catalogue in these files; several files are splits under their names."""
-    faults = Faults()
+    bad_lines = BadLines()
     tables = [
-        Named(_split(path, paths), read_table(path, columns.wanted, faults), path.parent, path=path)
+        Named(_split(path, paths), read_table(path, columns.wanted, bad_lines), path.parent, path=path)
         for path in paths
     ]
     catalogue = from_tables(tables, columns)
     if catalogue.imported is not None:
-        catalogue.imported.counts["bad lines"] = faults.count
-        catalogue.imported.problems = [*faults.problems(), *catalogue.imported.problems]
+        catalogue.imported.counts["bad lines"] = bad_lines.count
+        catalogue.imported.problems = [*bad_lines.problems(), *catalogue.imported.problems]
     return catalogue
 
 
@@ -93,7 +93,7 @@ def _split(path: Path, paths: Sequence[Path]) -> str | None:
     return path.stem if len(paths) > 1 else None
 
 
-def read_table(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
+def read_table(path: Path, wanted: list[str], bad_lines: BadLines) -> pa.Table:
     """The wanted columns of a file; rows of CSV with too many or too few cells are counted and left out."""
     if not path.is_file():
         raise CatalogueError(f"no such file; expected one of {', '.join(SUFFIXES)}", path)
@@ -103,7 +103,7 @@ def read_table(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
             _check(wanted, names, path)
             return parquet.read_columns(path, wanted)
         case ".csv" | ".tsv":
-            return _csv(path, wanted, faults)
+            return _csv(path, wanted, bad_lines)
         case ".jsonl":
             table = jsonl.read_any(path)
             _check(wanted, table.column_names, path)
@@ -112,10 +112,10 @@ def read_table(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
             raise CatalogueError(f"a table ends in one of {', '.join(SUFFIXES)}", path)
 
 
-def _csv(path: Path, wanted: list[str], faults: Faults) -> pa.Table:
+def _csv(path: Path, wanted: list[str], bad_lines: BadLines) -> pa.Table:
     def wrong(row: Any) -> str:
         message = f"{row.actual_columns} cells, expected {row.expected_columns}; the row is left out"
-        faults.add(path.name, message, row.number)
+        bad_lines.add(path.name, message, row.number)
         return "skip"
 
     delimiter = "\t" if path.suffix == ".tsv" else ","
@@ -240,12 +240,11 @@ class _Builder:
         items = self._items()
         check_ids(items.ids, Part("table", "items", items.table))
         found = Imported("table")
-        note(
+        add_warning(
             found.problems,
             "picture file that is not there; the row goes without it",
             "table",
             self.missing,
-            len(self.missing),
         )
         labels = None
         if self.columns.labels_are_items:
@@ -275,7 +274,7 @@ class _Builder:
     def _known_labels(self, found: Imported) -> None:
         ids = set(self.ids)
         unknown = sorted({label for row in self.labels for label in row} - ids)
-        note(found.problems, "label that is no id of a row; it is left out", "table", unknown, len(unknown))
+        add_warning(found.problems, "label that is no id of a row; it is left out", "table", unknown)
         self.labels = [[label for label in row if label in ids] for row in self.labels]
 
     def _splits(self) -> list[Part]:

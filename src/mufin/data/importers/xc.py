@@ -24,10 +24,10 @@ from mufin.data.catalogue import Catalogue
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS, lists
 from mufin.data.importers import imgbin, lines
-from mufin.data.importers.imported import Imported, note, statistics
+from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
 from mufin.data.pictures import NoPictures
-from mufin.data.report import Problem
+from mufin.data.problems import BadLines, Problem, add_warning
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
@@ -100,10 +100,10 @@ def _table(folder: Path, name: str, problems: list[Problem], progress: Progress)
 
 def _objects(path: Path, progress: Progress) -> pa.Table:
     """The lines of a JSON file; a bad one is an error, since others refer to lines by number."""
-    faults = lines.Faults()
-    table = pa.concat_tables([OBJECT.empty_table(), *lines.read(path, OBJECT, faults, progress)])
-    if faults.count:
-        first = faults.problems()[0]
+    bad_lines = BadLines()
+    table = pa.concat_tables([OBJECT.empty_table(), *lines.read(path, OBJECT, bad_lines, progress)])
+    if bad_lines.count:
+        first = bad_lines.problems()[0]
         reason = first.message.removesuffix("; the line is left out")
         raise CatalogueError(f"{reason}; rows are known by their line, so mend it", path, first.line)
     if not len(table):
@@ -215,7 +215,5 @@ def _unique(items: Items, what: str, problems: list[Problem]) -> Items:
         if seen[uid] > 1:
             again.append(uid)
             ids[row] = f"{uid}~{seen[uid]}"
-    note(
-        problems, f"uid given twice among the {what}; it has a number behind it now", what, again, len(again)
-    )
+    add_warning(problems, f"uid given twice among the {what}; it has a number behind it now", what, again)
     return Items(items.table.set_column(0, "id", pa.array(ids, STRING)), items.pictures) if again else items

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from mufin.data import safe_json
 from mufin.data.formats.schema import STRING, STRINGS, lists
 from mufin.data.importers import lines, literal
+from mufin.data.problems import BadLines
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
@@ -55,12 +56,12 @@ SCRIPT = "getTime"  # 2018 has rows whose title is a piece of the page's script
 NO_PICTURE = "/no-img-"  # 2014 names a drawing of its own where there is no picture
 
 
-def products(path: Path, faults: lines.Faults, progress: Progress) -> Iterator[pa.Table]:
+def products(path: Path, bad_lines: BadLines, progress: Progress) -> Iterator[pa.Table]:
     """The products of a file: tables of `id`, `title`, `image_urls`, `category`, `also` (ids bought too)."""
     dialect, form = dialect_of(path)
     schema = pa.schema(list(FIELDS[dialect].items()))
-    for table in lines.read(path, schema, faults, progress, form):
-        yield _products(table, dialect, faults, path.name)
+    for table in lines.read(path, schema, bad_lines, progress, form):
+        yield _products(table, dialect, bad_lines, path.name)
 
 
 def dialect_of(path: Path) -> tuple[Dialect, lines.Form]:
@@ -87,7 +88,7 @@ def _dialect(names: set[str], form: lines.Form, path: Path) -> Dialect:
     raise CatalogueError(f"no asin, parent_asin or ASIN in the first object (found: {found})", path)
 
 
-def _products(table: pa.Table, dialect: Dialect, faults: lines.Faults, file: str) -> pa.Table:
+def _products(table: pa.Table, dialect: Dialect, bad_lines: BadLines, file: str) -> pa.Table:
     """A table of one dialect in our columns; products without an id are left out."""
     match dialect:
         case "2014":
@@ -117,8 +118,8 @@ def _products(table: pa.Table, dialect: Dialect, faults: lines.Faults, file: str
     )
     named = pc.fill_null(pc.not_equal(ids, ""), False)
     lacking = len(table) - (pc.sum(named).as_py() or 0)
-    for _ in range(lacking):
-        faults.add(file, "product without an asin; it is left out")
+    if lacking:
+        bad_lines.add(file, "product without an asin; it is left out", count=lacking)
     return made.filter(named) if lacking else made
 
 

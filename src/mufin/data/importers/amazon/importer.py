@@ -19,8 +19,8 @@ from mufin.data.formats.schema import STRING, STRINGS, flatten, lists
 from mufin.data.importers.amazon.curate import Curated, Curation, Relation, curate
 from mufin.data.importers.amazon.fields import products
 from mufin.data.importers.amazon.keys import KeyIndex, keys
-from mufin.data.importers.imported import Imported, Statistics, note, text_tokens
-from mufin.data.importers.lines import Faults
+from mufin.data.importers.imported import Imported, Statistics, text_tokens
+from mufin.data.problems import BadLines, Problem
 from mufin.data.write import new_folder
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress
@@ -115,16 +115,16 @@ def import_amazon(
     for path in sources:
         if not path.is_file():
             raise CatalogueError("no such file; expected Amazon product metadata, plain or .gz", path)
-    faults = Faults()
+    bad_lines = BadLines()
     with new_folder(folder) as temporary:
         spool = Spool(temporary)
-        spool.fill(table for path in sources for table in products(path, faults, progress))
+        spool.fill(table for path in sources for table in products(path, bad_lines, progress))
         if not any(map(len, spool.keys)):
             raise CatalogueError("no product in it that can be used", sources[0])
         imported = _convert(spool, temporary, curation, progress)
         spool.remove()
-    imported.counts["bad lines"] = faults.count
-    imported.problems = [*faults.problems(), *imported.problems]
+    imported.counts["bad lines"] = bad_lines.count
+    imported.problems = [*bad_lines.problems(), *imported.problems]
     return imported
 
 
@@ -134,7 +134,9 @@ def _convert(spool: Spool, folder: Path, curation: Curation | None, progress: Pr
     relation, first, unknown = spool.relation()
     filled = np.concatenate(spool.filled)
     found = Imported("amazon", counts={"products": len(first), "ids that are no product": unknown})
-    note(found.problems, "asin given twice; the first counts", "products", (), int((~first).sum()))
+    if repeated := int((~first).sum()):
+        message = "asin given twice; the first counts"
+        found.problems.append(Problem("warning", message, "products", repeated))
     if curation is None:
         relation.distinct()
         relation.keep(first, first)
