@@ -15,7 +15,7 @@ from mufin.errors import UsageError
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.importers.imported import Imported
-    from mufin.data.importers.table import Columns
+    from mufin.data.importers.tabular import Columns
 
 importing = typer.Typer(
     help="Make a catalogue out of files in another form.\n\n\b\nExample:\n"
@@ -270,7 +270,7 @@ def _columns(
     seed: int,
     images_dir: Path | None,
 ) -> Columns:
-    from mufin.data.importers.table import Columns
+    from mufin.data.importers.tabular import Columns
 
     if not text and not image:
         raise UsageError("which columns are texts or pictures? Give --text title or --image photo")

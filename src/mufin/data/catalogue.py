@@ -118,8 +118,9 @@ class Catalogue:
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
-        """CSV, TSV, Parquet or JSON lines; the keywords are those of `formats.table.Columns`."""
-        from mufin.data.importers.table import Columns, read_tables
+        """CSV, TSV, Parquet or JSON lines; the keywords are the fields of `importers.tabular.Columns`."""
+        from mufin.data.importers.table import read_tables
+        from mufin.data.importers.tabular import Columns
 
         return read_tables([Path(source) for source in sources], Columns(**columns))
 
@@ -127,7 +128,7 @@ class Catalogue:
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
         """A Hugging Face dataset, several by split, or a folder of `save_to_disk`; as `from_table`."""
         from mufin.data.importers.dataset import read_dataset
-        from mufin.data.importers.table import Columns
+        from mufin.data.importers.tabular import Columns
 
         return read_dataset(source, Columns(**columns))
 

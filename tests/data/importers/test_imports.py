@@ -18,7 +18,7 @@ from mufin.cli import main
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
 from mufin.data.importers.amazon.curate import Curation
-from mufin.data.importers.table import Columns
+from mufin.data.importers.tabular import Columns
 from mufin.errors import CatalogueError, UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from mufin.data import safe_json
 from mufin.data.catalogue import Catalogue
 from mufin.data.formats.files import is_file
-from mufin.data.importers.table import Columns, Named, from_tables
+from mufin.data.importers.tabular import Columns, SourceTable, from_tables
 from mufin.errors import CatalogueError, UsageError
 
 
@@ -34,7 +34,7 @@ def read_dataset(source: object, columns: Columns) -> Catalogue:
     return catalogue
 
 
-def _folder(folder: Path) -> list[Named]:
+def _folder(folder: Path) -> list[SourceTable]:
     if (folder / "dataset_dict.json").is_file():
         names = _names(folder / "dataset_dict.json", lambda value: value["splits"])
         return [_saved(name, folder / name) for name in names]
@@ -55,7 +55,7 @@ def _names(path: Path, inside: Callable[[Any], Iterable[Any]]) -> list[str]:
     return names
 
 
-def _saved(name: str | None, folder: Path) -> Named:
+def _saved(name: str | None, folder: Path) -> SourceTable:
     state = folder / "state.json"
     if not is_file(state):
         message = "no dataset here; expected the folder of save_to_disk, with state.json or dataset_dict.json"
@@ -70,7 +70,7 @@ def _saved(name: str | None, folder: Path) -> Named:
         raise CatalogueError("no rows in it", folder)
     try:
         table = pa.concat_tables(tables)
-        return Named(name, table, folder, _classes(_features(table)))
+        return SourceTable(name, table, folder, _classes(_features(table)))
     except (pa.ArrowException, ValueError) as error:
         message = f"its files do not fit together ({error}); save the dataset again with save_to_disk"
         raise CatalogueError(message, folder) from None
@@ -89,7 +89,7 @@ def _arrow(path: Path) -> pa.Table:
     return table
 
 
-def _named(name: str | None, source: Any) -> Named:
+def _named(name: str | None, source: Any) -> SourceTable:
     """A dataset object as a table, in the order and choice of rows it shows."""
     if isinstance(source, pa.Table):
         table = source
@@ -100,7 +100,9 @@ def _named(name: str | None, source: Any) -> Named:
     else:
         raise UsageError(f"{type(source).__name__} gives no rows; expected a dataset or rows as dictionaries")
     features = getattr(source, "features", None)
-    return Named(name, table, None, _classes(features if isinstance(features, Mapping) else _features(table)))
+    if not isinstance(features, Mapping):
+        features = _features(table)
+    return SourceTable(name, table, None, _classes(features))
 
 
 def _plain(value: Any) -> Any:
