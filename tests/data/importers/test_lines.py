@@ -1,4 +1,4 @@
-"""Lines of JSON and of Python literals, the good and the bad ones; keys; curation against loops."""
+"""Lines of JSON and of Python literals, good and bad; keys; curation against plain loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from mufin.data.importers import lines, literal
 from mufin.data.importers.amazon.curate import Curation, Relation, curate
-from mufin.data.importers.amazon.keys import KeyIndex, keys
+from mufin.data.importers.amazon.keys import KeyIndex, id_keys
 from mufin.data.problems import BadLines
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress
@@ -22,16 +22,16 @@ from mufin.progress import Progress
 SCHEMA = pa.schema({"id": pa.string(), "tags": pa.list_(pa.string()), "box": pa.struct({"n": pa.int64()})})
 
 
-def read(path: Path, form: lines.Form = "json") -> tuple[list[dict[str, object]], BadLines]:
+def read(path: Path, syntax: lines.Syntax = "json") -> tuple[list[dict[str, object]], BadLines]:
     bad_lines = BadLines()
-    tables = list(lines.read(path, SCHEMA, bad_lines, Progress(quiet=True), form))
+    tables = list(lines.read(path, SCHEMA, bad_lines, Progress(quiet=True), syntax))
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pylist(), bad_lines
 
 
 @pytest.mark.parametrize("block", [16, 50, 8 << 20])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_good_and_bad_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, suffix: str) -> None:
-    monkeypatch.setattr(lines, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
     raw = [
         b'{"id": "a", "tags": ["x", "y"], "other": {"deep": [1, {}]}}',
         b"",
@@ -75,8 +75,8 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "empty").write_bytes(b"\n\n")
     with pytest.raises(CatalogueError, match="empty"):
         lines.first_lines(tmp_path / "empty")
-    monkeypatch.setattr(lines, "LONGEST", 100)
-    monkeypatch.setattr(lines, "BLOCK", 64)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
     (tmp_path / "long").write_bytes(b"x" * 1000)
     with pytest.raises(CatalogueError, match="is this the file"):
         read(tmp_path / "long")
@@ -122,11 +122,11 @@ def test_literals_say_the_same_as_python() -> None:
         try:
             found = json.loads(line)
         except ValueError:  # only what JSON cannot say may fall back
-            found = json.loads(literal.evaluated(repr(value).encode()))
+            found = json.loads(literal.evaluate(repr(value).encode()))
         assert found == value
     odd = [b"('a', 'b')", b"{'a': 'b' 'c'}", b"{'a': u'x', 'b': [1,]}", b"{'a': '\\101\\N{BULLET}'}"]
     for line in odd:
-        assert json.loads(literal.evaluated(line)) == json.loads(json.dumps(ast.literal_eval(line.decode())))
+        assert json.loads(literal.evaluate(line)) == json.loads(json.dumps(ast.literal_eval(line.decode())))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_literals_say_the_same_as_python() -> None:
 )
 def test_what_is_no_literal_is_never_run(line: bytes) -> None:
     with pytest.raises(ValueError, match="not a Python literal"):
-        literal.evaluated(line)
+        literal.evaluate(line)
 
 
 def test_keys_tell_ids_apart() -> None:
@@ -145,11 +145,11 @@ def test_keys_tell_ids_apart() -> None:
         | {"", "0", "00", "0000000000"}
     )
     column = pa.array(["skipped", *ids])[1:]
-    found = keys(column)
+    found = id_keys(column)
     assert len(set(found.tolist())) == len(ids)
-    assert np.array_equal(found[::-1], keys(pa.array(ids[::-1])))
+    assert np.array_equal(found[::-1], id_keys(pa.array(ids[::-1])))
     index = KeyIndex(np.concatenate([found, found[:5]]))
-    asked = keys(pa.array([ids[3], "nowhere", ids[0]]))
+    asked = id_keys(pa.array([ids[3], "nowhere", ids[0]]))
     assert index.rows(asked).tolist() == [3, -1, 0]
     assert KeyIndex(np.zeros(0, np.uint64)).rows(asked).tolist() == [-1, -1, -1]
 
@@ -187,7 +187,7 @@ def by_loops(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_curation_is_what_loops_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mufin.data.importers.amazon.curate.PAIRS", 7)
+    monkeypatch.setattr("mufin.data.importers.amazon.curate.PAIRS_PER_BLOCK", 7)
     rng = np.random.default_rng(seed)
     n = 30
     pairs = {a: rng.integers(-1, n, rng.integers(0, 6)).tolist() for a in range(n)}
@@ -202,7 +202,7 @@ def test_curation_is_what_loops_say(seed: int, monkeypatch: pytest.MonkeyPatch) 
     existing = {a: [b for b in others if b >= 0] for a, others in pairs.items()}
     train, test, labels, hidden, kept = by_loops(existing, set(np.flatnonzero(usable)), in_test, settings)
     assert (found.train.tolist(), found.test.tolist(), found.labels.tolist()) == (train, test, labels)
-    assert {tuple(pair) for pair in found.hidden.tolist()} == hidden
+    assert {tuple(pair) for pair in found.filter_pairs.tolist()} == hidden
     left = [columns[offsets[a] : offsets[a + 1]] for a in range(n)]
     assert {a: [b for b in row.tolist() if b >= 0] for a, row in enumerate(left) if (row >= 0).any()} == kept
 

@@ -1,9 +1,9 @@
-"""Amazon product metadata of 2014, 2018 and 2023, and MM-AmazonTitles' own files: what each calls a thing.
+"""The fields of Amazon product metadata: the releases of 2014, 2018 and 2023, and MM-AmazonTitles.
 
 2014   Python literals: asin, title, imUrl, related.also_bought, categories
 2018   asin, title, imageURLHighRes or imageURL, also_buy, main_cat
 2023   parent_asin, title, images[].hi_res or .large, bought_together (mostly null), main_category
-MM     ASIN, title, images (addresses), also_buy
+MM     ASIN, title, images (URLs), also_buy
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mufin.data.problems import BadLines
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
-Dialect = Literal["2014", "2018", "2023", "mm"]
+Release = Literal["2014", "2018", "2023", "mm"]
 
-PICTURE = pa.struct({"hi_res": STRING, "large": STRING})
-FIELDS: dict[Dialect, dict[str, pa.DataType]] = {
+IMAGE = pa.struct({"hi_res": STRING, "large": STRING})
+FIELDS: dict[Release, dict[str, pa.DataType]] = {
     "2014": {
         "asin": STRING,
         "title": STRING,
@@ -45,75 +45,76 @@ FIELDS: dict[Dialect, dict[str, pa.DataType]] = {
     "2023": {
         "parent_asin": STRING,
         "title": STRING,
-        "images": pa.list_(PICTURE),
+        "images": pa.list_(IMAGE),
         "bought_together": STRINGS,
         "main_category": STRING,
     },
     "mm": {"ASIN": STRING, "title": STRING, "images": STRINGS, "also_buy": STRINGS},
 }
-FORMS: tuple[lines.Form, ...] = ("json", "literal")
-SCRIPT = "getTime"  # 2018 has rows whose title is a piece of the page's script
-NO_PICTURE = "/no-img-"  # 2014 names a drawing of its own where there is no picture
+SYNTAXES: tuple[lines.Syntax, ...] = ("json", "literal")
+SCRIPT_MARKER = "getTime"  # some titles of 2018 are fragments of the page's script
+PLACEHOLDER_IMAGE = "/no-img-"  # part of the URL that 2014 gives to products without an image
 
 
 def products(path: Path, bad_lines: BadLines, progress: Progress) -> Iterator[pa.Table]:
-    """The products of a file: tables of `id`, `title`, `image_urls`, `category`, `also` (ids bought too)."""
-    dialect, form = dialect_of(path)
-    schema = pa.schema(list(FIELDS[dialect].items()))
-    for table in lines.read(path, schema, bad_lines, progress, form):
-        yield _products(table, dialect, bad_lines, path.name)
+    """Read the products of a file: tables of `id`, `title`, `image_urls`, `category`, `also_bought` (ids)."""
+    release, syntax = detect_release(path)
+    schema = pa.schema(list(FIELDS[release].items()))
+    for table in lines.read(path, schema, bad_lines, progress, syntax):
+        yield _normalise(table, release, bad_lines, path.name)
 
 
-def dialect_of(path: Path) -> tuple[Dialect, lines.Form]:
-    """Which of the files this is, from its first good line, and how its lines are written."""
+def detect_release(path: Path) -> tuple[Release, lines.Syntax]:
+    """Detect the release of a file and the syntax of its lines, from its first good line."""
     for line in lines.first_lines(path):
-        for form in FORMS:
+        for syntax in SYNTAXES:
             try:
-                row = safe_json.loads(literal.evaluated(line) if form == "literal" else line)
+                row = safe_json.loads(literal.evaluate(line) if syntax == "literal" else line)
             except ValueError:
                 continue
             if isinstance(row, dict):
-                return _dialect(set(row), form, path), form
+                return _release_of(set(row), syntax, path), syntax
     raise CatalogueError("neither JSON objects nor Python literals; is this the file?", path, 1)
 
 
-def _dialect(names: set[str], form: lines.Form, path: Path) -> Dialect:
+def _release_of(names: set[str], syntax: lines.Syntax, path: Path) -> Release:
     if "parent_asin" in names:
         return "2023"
     if "ASIN" in names:
         return "mm"
     if "asin" in names:
-        return "2014" if form == "literal" or {"related", "imUrl", "categories"} & names else "2018"
+        return "2014" if syntax == "literal" or {"related", "imUrl", "categories"} & names else "2018"
     found = ", ".join(sorted(names)[:8])
     raise CatalogueError(f"no asin, parent_asin or ASIN in the first object (found: {found})", path)
 
 
-def _products(table: pa.Table, dialect: Dialect, bad_lines: BadLines, file: str) -> pa.Table:
-    """A table of one dialect in our columns; products without an id are left out."""
-    match dialect:
+def _normalise(table: pa.Table, release: Release, bad_lines: BadLines, file: str) -> pa.Table:
+    """Rename the columns of a release to ours; drop and count products without an id."""
+    match release:
         case "2014":
-            ids, addresses = table["asin"], table["imUrl"]
-            also = pc.struct_field(table["related"], "also_bought")
+            ids, urls = table["asin"], table["imUrl"]
+            also_bought = pc.struct_field(table["related"], "also_bought")
             category = _first(_first(table["categories"]))
         case "2018":
-            ids, also, category = table["asin"], table["also_buy"], table["main_cat"]
+            ids, also_bought, category = table["asin"], table["also_buy"], table["main_cat"]
             large = pc.fill_null(pc.greater(pc.list_value_length(table["imageURLHighRes"]), 0), False)
-            addresses = pc.if_else(large, table["imageURLHighRes"], table["imageURL"])
+            urls = pc.if_else(large, table["imageURLHighRes"], table["imageURL"])
         case "2023":
-            ids, also, category = table["parent_asin"], table["bought_together"], table["main_category"]
-            addresses = _addresses(table["images"])
+            ids, category = table["parent_asin"], table["main_category"]
+            also_bought = table["bought_together"]
+            urls = _best_urls(table["images"])
         case "mm":
-            ids, also, addresses = table["ASIN"], table["also_buy"], table["images"]
+            ids, also_bought, urls = table["ASIN"], table["also_buy"], table["images"]
             category = pa.chunked_array([pa.nulls(len(table), STRING)])
     title = pc.utf8_trim_whitespace(table["title"])
-    readable = pc.and_not(pc.not_equal(title, ""), pc.match_substring(title, SCRIPT))
+    readable = pc.and_not(pc.not_equal(title, ""), pc.match_substring(title, SCRIPT_MARKER))
     made = pa.table(
         {
             "id": ids,
             "title": pc.if_else(pc.fill_null(readable, False), title, None),
-            "image_urls": _kept(addresses),
+            "image_urls": _fetchable(urls),
             "category": category,
-            "also": _without_blanks(also),
+            "also_bought": _filter_elements(also_bought, lambda flat: pc.not_equal(flat, "")),
         }
     )
     named = pc.fill_null(pc.not_equal(ids, ""), False)
@@ -123,40 +124,38 @@ def _products(table: pa.Table, dialect: Dialect, bad_lines: BadLines, file: str)
     return made.filter(named) if lacking else made
 
 
-def _addresses(pictures: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The best address of each picture: `hi_res`, else `large`."""
-    filled = pc.fill_null(pc.list_value_length(pictures), 0).to_numpy()
-    flat = pc.list_flatten(pictures)
+def _best_urls(images: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the best URL of each image: `hi_res`, else `large`."""
+    lengths = pc.fill_null(pc.list_value_length(images), 0).to_numpy()
+    flat = pc.list_flatten(images)
     best = pc.coalesce(pc.struct_field(flat, "hi_res"), pc.struct_field(flat, "large"))
-    return lists(np.concatenate([[0], np.cumsum(filled)]), best)
+    return lists(np.concatenate([[0], np.cumsum(lengths)]), best)
 
 
-def _kept(addresses: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The addresses that can be fetched, as lists."""
-    if addresses.type == STRING:
-        addresses = lists(np.arange(len(addresses) + 1), addresses)
-    return _filtered(
-        addresses,
-        lambda flat: pc.and_not(pc.starts_with(flat, "http"), pc.match_substring(flat, NO_PICTURE)),
+def _fetchable(urls: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return lists of the URLs that lead to a real image."""
+    if urls.type == STRING:
+        urls = lists(np.arange(len(urls) + 1), urls)
+    return _filter_elements(
+        urls,
+        lambda flat: pc.and_not(pc.starts_with(flat, "http"), pc.match_substring(flat, PLACEHOLDER_IMAGE)),
     )
 
 
-def _without_blanks(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return _filtered(values, lambda flat: pc.not_equal(flat, ""))
-
-
-def _filtered(values: pa.ChunkedArray, keep: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Lists without nulls, and without the elements that `keep` says no of."""
-    filled = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+def _filter_elements(
+    values: pa.ChunkedArray, keep: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """Keep the list elements for which `keep` is true; null lists become empty."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
     flat = pc.list_flatten(values)
     good = pc.fill_null(keep(flat), False)
-    offsets = np.concatenate([[0], np.cumsum(filled)])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     kept = np.concatenate([[0], np.cumsum(good.to_numpy())])
     return lists(kept[offsets], flat.filter(good))
 
 
 def _first(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The first element of each list; null where there is none."""
+    """Return the first element of each list, or null for an empty one."""
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
     rows = pa.array(starts, mask=lengths == 0)
