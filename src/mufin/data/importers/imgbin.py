@@ -1,8 +1,8 @@
-"""The pictures of the released MUFIN: `img.bin`, and a CSR of where in it the pictures of a row begin.
+"""Read the images of the released MUFIN: `img.bin`, and CSR matrices of byte offsets into it.
 
-Known from the authors' code (Extreme-classification/MUFIN and anshumitts/CafeXC), not from a description:
-`img.bin` has a line `uid \\t base64 of an encoded picture` for each picture; `{train,test,label}.img.bin.npz`
-is a scipy CSR (rows, pictures) whose values are byte offsets of lines + 1, so that 0 is no picture.
+The format is undocumented and inferred from the authors' code (Extreme-classification/MUFIN and
+anshumitts/CafeXC): `img.bin` has one line `uid \\t base64 of an encoded image` per image;
+`{train,test,label}.img.bin.npz` is a scipy CSR (rows, images) of byte offsets of lines + 1; 0 is no image.
 """
 
 from __future__ import annotations
@@ -20,61 +20,69 @@ from mufin.data.pictures import Encoded, Pictures
 from mufin.data.problems import Problem
 from mufin.errors import CatalogueError
 
-LARGEST = 1 << 62  # bytes; no file is larger
+MAX_OFFSET = 1 << 62  # bytes; beyond the end of any file
 
 
 class BinPictures(Pictures):
-    """Rows of pictures that are read from `img.bin` when they are asked for."""
+    """The images of rows, read from `img.bin` on access."""
 
-    def __init__(self, path: Path, starts: np.ndarray, places: np.ndarray) -> None:
-        self.path, self.starts, self.places = path, starts, places
+    def __init__(self, path: Path, row_offsets: np.ndarray, line_starts: np.ndarray) -> None:
+        self.path = path
+        self.row_offsets = (
+            row_offsets  # row i has the images line_starts[row_offsets[i] : row_offsets[i + 1]]
+        )
+        self.line_starts = line_starts  # bytes
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.row_offsets) - 1
 
     @cached_property
     def data(self) -> mmap.mmap:
-        """The file, mapped."""
+        """The file, memory-mapped."""
         with self.path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def row(self, row: int) -> tuple[Encoded, ...]:
-        return tuple(self._picture(int(at)) for at in self.places[self.starts[row] : self.starts[row + 1]])
+        first, last = self.row_offsets[row : row + 2]
+        return tuple(self._image(int(start)) for start in self.line_starts[first:last])
 
     def counts(self) -> np.ndarray:
-        return np.diff(self.starts)
+        return np.diff(self.row_offsets)
 
-    def _picture(self, place: int) -> bytes:
-        end = self.data.find(b"\n", place)
-        _, _, text = self.data[place : len(self.data) if end < 0 else end].partition(b"\t")
+    def _image(self, start: int) -> bytes:
+        end = self.data.find(b"\n", start)
+        _, _, text = self.data[start : len(self.data) if end < 0 else end].partition(b"\t")
         try:
             return binascii.a2b_base64(text)
         except binascii.Error:
-            return b""  # as any picture that cannot be read, it is passed over and told of
+            return b""  # skipped and reported like any image that cannot be decoded
 
 
-def find(folder: Path, name: str, ids: pa.ChunkedArray, problems: list[Problem]) -> BinPictures | None:
-    """The pictures of train, test or label; without the CSR, `img.bin` is searched for the ids."""
-    places = [folder / "images", folder]
-    data = next((place / "img.bin" for place in places if (place / "img.bin").is_file()), None)
+def find_images(folder: Path, name: str, ids: pa.ChunkedArray, problems: list[Problem]) -> BinPictures | None:
+    """Find the images of train, test or label; without the CSR, search `img.bin` for the ids."""
+    folders = [folder / "images", folder]
+    data = next((p for place in folders if (p := place / "img.bin").is_file()), None)
     if data is None:
         return None
-    index = next((p for place in places if (p := place / f"{name}.img.bin.npz").is_file()), None)
-    found = _scanned(data, ids) if index is None else _indexed(index, len(ids))
-    if not len(found[1]):
+    index = next((p for place in folders if (p := place / f"{name}.img.bin.npz").is_file()), None)
+    row_offsets, line_starts = _search(data, ids) if index is None else _read_index(index, len(ids))
+    if not len(line_starts):
         problems.append(Problem("warning", f"no picture for {name} in it", data.name))
-    beyond = found[1] >= data.stat().st_size
+    beyond = line_starts >= data.stat().st_size
     if beyond.any():
-        raise CatalogueError(f"offset {found[1][beyond][0]:,} lies beyond its end; download it again", data)
-    return BinPictures(data, *found)
+        raise CatalogueError(
+            f"offset {line_starts[beyond][0]:,} lies beyond its end; download it again", data
+        )
+    return BinPictures(data, row_offsets, line_starts)
 
 
-def _indexed(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_index(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read a CSR of byte offsets as row offsets and line starts; check every number in it."""
     try:
         matrix = load_npz(path)
         if not isinstance(matrix, csr_matrix | csr_array) or matrix.data.dtype.kind not in "iuf":
             raise ValueError("expected CSR of numbers")
-    except Exception as error:  # damaged headers of arrays end in a dozen kinds of exception
+    except Exception as error:  # damaged array headers raise many kinds of exceptions
         reason = str(error)[:100] or type(error).__name__
         raise CatalogueError(f"not a sparse matrix of scipy ({reason}); download it again", path) from None
     if matrix.shape[0] != rows:
@@ -84,25 +92,25 @@ def _indexed(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     starts, data = matrix.indptr.astype(np.int64), matrix.data
     if starts[0] != 0 or starts[-1] != len(data) or (starts[1:] < starts[:-1]).any():
         raise CatalogueError("row offsets that are not in order; download it again", path)
-    if not ((data >= 0) & (data < LARGEST)).all():
+    if not ((data >= 0) & (data < MAX_OFFSET)).all():
         raise CatalogueError("offsets that are no places in a file; download it again", path)
-    # Sorted here: scipy's own sorting trusts the row offsets, and its full check of them can overflow.
+    # Sorted here: scipy's sorting trusts the row offsets, and its full check of them can overflow.
     owners = np.repeat(np.arange(rows), np.diff(starts))
-    places = data[np.lexsort((matrix.indices, owners))].astype(np.int64)
-    real = places > 0
-    return np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int64), places[real] - 1
+    offsets = data[np.lexsort((matrix.indices, owners))].astype(np.int64)
+    filled = offsets > 0
+    return np.concatenate([[0], np.cumsum(filled)])[starts].astype(np.int64), offsets[filled] - 1
 
 
-def _scanned(path: Path, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the pictures of each id begin."""
-    wanted: dict[bytes, list[int]] = {uid.encode(): [] for uid in ids.to_pylist()}
-    place = 0
+def _search(path: Path, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Search `img.bin` for the lines of each id; return row offsets and line starts."""
+    lines_of: dict[bytes, list[int]] = {uid.encode(): [] for uid in ids.to_pylist()}
+    start = 0
     with path.open("rb") as file:
         for line in file:
             uid, _, _ = line.partition(b"\t")
-            if uid in wanted:
-                wanted[uid].append(place)
-            place += len(line)
-    rows = [wanted[uid.encode()] for uid in ids.to_pylist()]
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return starts, np.asarray([place for row in rows for place in row], np.int64)
+            if uid in lines_of:
+                lines_of[uid].append(start)
+            start += len(line)
+    rows = [lines_of[uid.encode()] for uid in ids.to_pylist()]
+    row_offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return row_offsets, np.asarray([start for row in rows for start in row], np.int64)

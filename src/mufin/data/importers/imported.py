@@ -1,4 +1,4 @@
-"""Imported: what came out of an import, in the form of the paper's table, and what was odd on the way."""
+"""Imported: the result of an import: statistics as in the paper's table, counts and problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.items import Items
 
-TOKEN = r"[\pL\pN_]+|[^\pL\pN_\s]"  # words and marks; word pieces of an encoder are a few more
+TOKEN = r"[\pL\pN_]+|[^\pL\pN_\s]"  # words and punctuation; an encoder's tokenizer gives a few more
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Statistics:
     L: int = 0  # labels
     test: int = 0  # test points
     labels_per_point: float = 0.0
-    tokens: float = 0.0  # a point
-    images: float = 0.0  # a point, fetched or not
+    tokens: float = 0.0  # per point
+    images: float = 0.0  # per point, downloaded or not
 
     def lines(self) -> list[str]:
-        """The row and its header, as Markdown."""
+        """Format the row with its header as Markdown."""
         values = (f"{self.N:,}", f"{self.L:,}", f"{self.test:,}")
         means = (f"{self.labels_per_point:.2f}", f"{self.tokens:.1f}", f"{self.images:.2f}")
         return [
@@ -45,29 +45,29 @@ class Statistics:
 
 @dataclass
 class Imported:
-    """The outcome of an import."""
+    """The result of an import."""
 
     format: str
     statistics: Statistics = field(default_factory=Statistics)
-    counts: dict[str, int] = field(default_factory=dict)  # what else is worth a number
+    counts: dict[str, int] = field(default_factory=dict)  # further numbers, by name
     problems: list[Problem] = field(default_factory=list)
 
     def left_out(self, files: Sequence[str]) -> None:
-        """Tell of image files that were not copied, and why."""
+        """Report image files that were not copied, each with the reason."""
         add_warning(self.problems, "image file that is left out", "images", files)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, ready for `json.dumps`."""
+        """Return everything as values for `json.dumps`."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Everything, to be read by people."""
+        """Format everything as text."""
         counts = [f"{name:<24} {count:,}" for name, count in self.counts.items()]
         return [*problem_lines(self.problems), *counts, *self.statistics.lines()]
 
 
 def statistics(catalogue: Catalogue) -> Statistics:
-    """The row of a catalogue in memory; of sets instead of splits, the first file is the training points."""
+    """Compute the statistics of a catalogue; without splits, the sets of the first file are the points."""
     items = catalogue.items
     found = Statistics(items=len(items), L=len(catalogue.labels))
     points = np.arange(len(items))
@@ -80,7 +80,7 @@ def statistics(catalogue: Catalogue) -> Statistics:
         offsets, flat = flatten(table.column("items"))
         found.N, found.L, found.labels_per_point = len(offsets) - 1, 0, 1.0
         points = items.rows(flat)
-        if "blank" in table.column_names:  # a point is the set without it
+        if "blank" in table.column_names:  # the point is the set without its blank
             owner = np.repeat(np.arange(len(table)), np.diff(offsets))
             points = points[~same_text(flat, table.column("blank").take(owner))]
     if "test" in catalogue.splits:
@@ -88,22 +88,22 @@ def statistics(catalogue: Catalogue) -> Statistics:
     size = max(found.N, 1) if found.N else max(len(items), 1)
     used = items.take(points)
     found.tokens = int(text_tokens(used.texts).sum()) / size
-    found.images = int(picture_counts(used).sum()) / size
+    found.images = int(image_counts(used).sum()) / size
     return found
 
 
 def text_tokens(texts: pa.ChunkedArray) -> np.ndarray:
-    """How many words and marks the texts of each row have."""
+    """Count the words and punctuation marks in the texts of each row."""
     offsets, flat = flatten(texts)
     counts = pc.count_substring_regex(flat, TOKEN)
     total = np.concatenate([[0], np.cumsum(pc.fill_null(counts, 0).to_numpy())])
     return np.diff(total[offsets])
 
 
-def picture_counts(items: Items) -> np.ndarray:
-    """How many pictures each item has or names: those in `image_urls` may have been fetched already."""
-    here = np.diff(items.pictures.offsets)
+def image_counts(items: Items) -> np.ndarray:
+    """Count the images of each item; one in `image_urls` may already be in `images`, too."""
+    stored = np.diff(items.pictures.offsets)
     if "image_urls" not in items.table.column_names:
-        return here
-    named = flatten(items.table.column("image_urls"))[0]
-    return np.maximum(here, np.diff(named))
+        return stored
+    offsets, _ = flatten(items.table.column("image_urls"))
+    return np.maximum(stored, np.diff(offsets))

@@ -1,4 +1,4 @@
-"""Polyvore Outfits (Vasileva et al. 2018): outfits as sets, fill-in-the-blank questions, a picture an item.
+"""Read Polyvore Outfits (Vasileva et al. 2018): outfits as sets, and fill-in-the-blank questions.
 
     polyvore_item_metadata.json                 item id → title, url_name, description, semantic_category, …
     images/<item id>.jpg
@@ -6,7 +6,7 @@
     {disjoint,nondisjoint}/fill_in_blank_{train,valid,test}.json
                                         [{question: ["set_index", …], answers: [4 of them], blank_position}]
 
-The right answer is the one out of the question's own set: the blank of that outfit.
+The right answer is the item of the question's own outfit: the blank of that outfit.
 """
 
 from __future__ import annotations
@@ -29,44 +29,43 @@ from mufin.errors import CatalogueError
 Variant = Literal["disjoint", "nondisjoint"]
 SPLITS = ("train", "valid", "test")
 Json = Any
+Outfits = dict[str, dict[str, str]]  # set id → index within the set → item id
 
 
 def read_polyvore(folder: Path, variant: Variant = "disjoint", descriptions: bool = False) -> Catalogue:
-    """The outfits of one variant: sets `train_outfits`, … with their blanks, and questions `fitb_test`, …
+    """Read one variant: sets `train_outfits`, … with their blanks, and questions `fitb_test`, …
 
-    An item's text is its short caption, as in the paper; with `descriptions` the description is a second one.
+    The text of an item is its short caption, as in the paper; `descriptions` adds a second text.
     """
-    inside = folder / variant
-    if not inside.is_dir():
+    splits = folder / variant
+    if not splits.is_dir():
         raise CatalogueError(f"no folder {variant} in it; expected the unpacked polyvore_outfits", folder)
-    metadata = _read(folder / "polyvore_item_metadata.json", dict)
+    metadata = _read_json(folder / "polyvore_item_metadata.json", dict)
     outfits = {
-        name: _outfits(inside / f"{name}.json") for name in SPLITS if (inside / f"{name}.json").is_file()
+        name: _read_outfits(splits / f"{name}.json") for name in SPLITS if (splits / f"{name}.json").is_file()
     }
     if "train" not in outfits:
-        raise CatalogueError("no such file; expected the training outfits", inside / "train.json")
+        raise CatalogueError("no such file; expected the training outfits", splits / "train.json")
     problems: list[Problem] = []
     questions = {
-        name: _questions(inside / f"fill_in_blank_{name}.json", one, problems)
+        name: _read_questions(splits / f"fill_in_blank_{name}.json", one, problems)
         for name, one in outfits.items()
-        if (inside / f"fill_in_blank_{name}.json").is_file()
+        if (splits / f"fill_in_blank_{name}.json").is_file()
     }
-    parts = [_sets(f"{name}_outfits", one, questions.get(name, [])) for name, one in outfits.items()]
-    parts += [_asked(f"fitb_{name}", asked) for name, asked in questions.items()]
+    parts = [_sets_part(f"{name}_outfits", one, questions.get(name, [])) for name, one in outfits.items()]
+    parts += [_questions_part(f"fitb_{name}", rows) for name, rows in questions.items()]
     used = list(
         dict.fromkeys(item for one in outfits.values() for row in one.values() for item in row.values())
     )
     catalogue = Catalogue(_items(used, metadata, folder, descriptions, problems), None, parts)
-    counts = audit(outfits, variant, problems)
+    counts = _shared_items(outfits, variant, problems)
     catalogue.imported = Imported("polyvore", statistics(catalogue), counts, problems)
     catalogue.imported.statistics.test = sum(len(p.table()) for p in parts if p.name == "fitb_test")
     return catalogue
 
 
-def audit(
-    outfits: dict[str, dict[str, dict[str, str]]], variant: str, problems: list[Problem]
-) -> dict[str, int]:
-    """How many items two splits share; in `disjoint` that is a leak and a warning."""
+def _shared_items(outfits: dict[str, Outfits], variant: str, problems: list[Problem]) -> dict[str, int]:
+    """Count the items that two splits share; in `disjoint` that is a leak, reported as a warning."""
     items = {name: {item for row in one.values() for item in row.values()} for name, one in outfits.items()}
     counts = {}
     for first, second in combinations(items, 2):
@@ -78,7 +77,7 @@ def audit(
     return counts
 
 
-def _read(path: Path, kind: type) -> Json:
+def _read_json(path: Path, kind: type) -> Json:
     try:
         value = safe_json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -93,10 +92,9 @@ def _read(path: Path, kind: type) -> Json:
     return value
 
 
-def _outfits(path: Path) -> dict[str, dict[str, str]]:
-    """set id → index within the set → item id."""
-    found: dict[str, dict[str, str]] = {}
-    for number, outfit in enumerate(_read(path, list), start=1):
+def _read_outfits(path: Path) -> Outfits:
+    found: Outfits = {}
+    for number, outfit in enumerate(_read_json(path, list), start=1):
         try:
             items = {str(item["index"]): str(item["item_id"]) for item in outfit["items"]}
             found[str(outfit["set_id"])] = items
@@ -107,8 +105,8 @@ def _outfits(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _sets(name: str, outfits: dict[str, dict[str, str]], questions: list[dict[str, Any]]) -> Part:
-    """The outfits, each with the item that the question about it asks for, if there is one."""
+def _sets_part(name: str, outfits: Outfits, questions: list[dict[str, Any]]) -> Part:
+    """Return the outfits; the blank of each is the answer to the question about it, if any."""
     blank = {row["set_id"]: row["choices"][row["answer"]] for row in questions}
     columns = {
         "items": pa.array([list(row.values()) for row in outfits.values()], STRINGS),
@@ -118,32 +116,30 @@ def _sets(name: str, outfits: dict[str, dict[str, str]], questions: list[dict[st
     return Part(name, "sets", pa.table(columns))
 
 
-def _questions(
-    path: Path, outfits: dict[str, dict[str, str]], problems: list[Problem]
-) -> list[dict[str, Any]]:
-    """Questions with all their items known and exactly one right answer; the others are told of."""
+def _read_questions(path: Path, outfits: Outfits, problems: list[Problem]) -> list[dict[str, Any]]:
+    """Read the questions with known items and exactly one right answer; report the others."""
     good: list[dict[str, Any]] = []
     bad: list[str] = []
-    for number, question in enumerate(_read(path, list), start=1):
+    for number, question in enumerate(_read_json(path, list), start=1):
         try:
-            good.append(_question(question, outfits))
+            good.append(_parse_question(question, outfits))
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             bad.append(f"question {number}: {error}")
     add_warning(problems, "question that cannot be used; it is left out", path.name, bad)
     return good
 
 
-def _asked(name: str, questions: list[dict[str, Any]]) -> Part:
+def _questions_part(name: str, questions: list[dict[str, Any]]) -> Part:
     columns = {"query": STRINGS, "choices": STRINGS, "answer": pa.int64()}
     table = {name: pa.array([row[name] for row in questions], kind) for name, kind in columns.items()}
     return Part(name, "questions", pa.table(table))
 
 
-def _question(question: Json, outfits: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _parse_question(question: Json, outfits: Outfits) -> dict[str, Any]:
     own = str(question["question"][0]).rpartition("_")[0]
     answers = [str(answer) for answer in question["answers"]]
     right = [place for place, answer in enumerate(answers) if answer.rpartition("_")[0] == own]
-    if len(right) > 1:  # a wrong answer out of the same outfit: the blank decides
+    if len(right) > 1:  # a wrong answer of the same outfit: the blank decides
         right = [place for place in right if answers[place] == f"{own}_{question.get('blank_position')}"]
     if len(right) != 1:
         raise ValueError(f"{len(right)} answers are from outfit {own}")
@@ -155,7 +151,7 @@ def _question(question: Json, outfits: dict[str, dict[str, str]]) -> dict[str, A
     }
 
 
-def _item(reference: str, outfits: dict[str, dict[str, str]]) -> str:
+def _item(reference: str, outfits: Outfits) -> str:
     set_id, _, index = reference.rpartition("_")
     item = outfits.get(set_id, {}).get(index)
     if item is None:
@@ -166,7 +162,7 @@ def _item(reference: str, outfits: dict[str, dict[str, str]]) -> str:
 def _items(
     used: list[str], metadata: Json, folder: Path, descriptions: bool, problems: list[Problem]
 ) -> Items:
-    """The items of the outfits: title (else the name in the address), perhaps description; type, picture."""
+    """Return the items: title (else the name in the URL), perhaps description; category; image."""
     unknown = [item for item in used if not isinstance(metadata.get(item), dict)]
     add_warning(problems, "item without metadata", "polyvore_item_metadata.json", unknown)
     rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
