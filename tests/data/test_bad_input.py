@@ -70,7 +70,7 @@ def test_harmless_slips_are_forgiven(folder: Folder) -> None:
 
 
 def test_slips_far_apart_are_forgiven_too(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "ROWS", 2)
+    monkeypatch.setattr(jsonl, "ROWS_PER_CHUNK", 2)
     rows = [
         {"id": 1, "x": 1},
         {"id": 2, "x": 2},

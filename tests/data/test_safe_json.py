@@ -1,4 +1,4 @@
-"""Lines of JSON that crash parsers: refused before, with file and line; all others pass."""
+"""JSON lines that would crash a parser are refused first, with file and line; all others pass."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_imported_lines_that_crash_parsers(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
-    assert safe_json.vet(block) == count
-    assert safe_json.vet(memoryview(block)) == count
+    assert safe_json.count_lines(block) == count
+    assert safe_json.count_lines(memoryview(block)) == count
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
 )
 def test_what_is_not_safe_to_parse(block: bytes) -> None:
     with pytest.raises(ValueError, match="not an object|nested more than 64 deep"):
-        safe_json.vet(block)
+        safe_json.count_lines(block)
 
 
 @pytest.mark.parametrize("size", [20, 64, 1 << 20])
-def test_vetted_lines_are_handed_out_whole(size: int) -> None:
+def test_safe_lines_are_whole_lines(size: int) -> None:
     raw = b"".join(b'{"id": "%d"}\r\n\n' % number for number in range(50)) + b'{"id": "last"}'
-    lines = safe_json.VettedLines(io.BytesIO(raw))
+    lines = safe_json.SafeLines(io.BytesIO(raw))
     blocks = list(iter(lambda: bytes(lines.read(size)), b""))
     assert b"".join(blocks) == raw
     assert lines.count == 51
     assert all(len(block) <= size and block.endswith(b"\n") for block in blocks[:-1])
     with pytest.raises(ValueError, match="a line of more than 5 bytes"):
-        safe_json.VettedLines(io.BytesIO(raw)).read(5)
+        safe_json.SafeLines(io.BytesIO(raw)).read(5)

@@ -1,1 +1,1 @@
-"""What comes in: items, catalogues, pictures, file formats."""
+"""Items, catalogues, images and their files."""

@@ -1,4 +1,4 @@
-"""Catalogue: items, labels, relevance and filter pairs, from a folder or made in code."""
+"""Catalogue: items, labels, splits, filter pairs, sets and questions, from files or from code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS
 from mufin.data.item import Item
 from mufin.data.items import Items, Modality, first_rows
-from mufin.data.sets import Questions, leave_out, read_blanks, read_questions, read_sets
-from mufin.data.split import Split, hidden_pairs, read_split
+from mufin.data.sets import Questions, leave_one_out, read_blanks, read_questions, read_sets
+from mufin.data.split import Split, excluded_pairs, read_split
 from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, UsageError
 
@@ -34,7 +34,7 @@ Relevance = Mapping[str, Sequence[str]] | Iterable[tuple[str, Sequence[str]]]
 
 
 class Catalogue:
-    """What there is to learn from: items, labels (`labels is items` when there is no labels file), splits.
+    """Items, labels and splits; `labels is items` if there are no separate labels.
 
     >>> shop = Catalogue.build([Item("a", ["desk"]), Item("b", ["lamp"])], train={"a": ["b"]})
     >>> shop.labels is shop.items, shop.split("train").relevance.toarray().tolist()
@@ -44,14 +44,14 @@ class Catalogue:
     def __init__(self, items: Items, labels: Items | None = None, parts: Iterable[Part] = ()) -> None:
         self.items = items
         self.labels = items if labels is None else labels
-        self.labels_are_items = self.labels is items  # or some of them: an item is then no label of itself
+        self.labels_are_items = self.labels is items  # or some of them; an item is then never its own label
         self.parts = {part.name: part for part in parts}
         self._splits: dict[str, Split] = {}
-        self.imported: Imported | None = None  # what an importer has to say of it
+        self.imported: Imported | None = None  # the result of the import that made it
 
     @classmethod
     def read(cls, folder: str | Path) -> Catalogue:
-        """The catalogue in a folder; splits are read when they are asked for."""
+        """Read a catalogue folder; splits are read on demand."""
         found = files.find(Path(folder))
         if "items" not in found:
             there = ", ".join(path.name for path in found.values()) or "no table at all"
@@ -71,25 +71,29 @@ class Catalogue:
         sets: Mapping[str, Sequence[Sequence[str]]] | None = None,
         **splits: Relevance,
     ) -> Catalogue:
-        """A catalogue made in code; each further keyword is a split, item id → label ids."""
+        """Build a catalogue from items; each further keyword is a split, item id → label ids."""
         parts = [_split_part(name, pairs) for name, pairs in splits.items()]
         for name, groups in (sets or {}).items():
             parts.append(Part(name, "sets", pa.table({"items": pa.array(list(groups), STRINGS)})))
         if pairs := list(filter):
             columns = {"id": [i for i, _ in pairs], "label": [label for _, label in pairs]}
             parts.append(Part("filter", "filter", pa.table(columns)))
-        return cls(_unique(items, "items"), None if labels is None else _unique(labels, "labels"), parts)
+        return cls(
+            _with_unique_ids(items, "items"),
+            None if labels is None else _with_unique_ids(labels, "labels"),
+            parts,
+        )
 
     @classmethod
     def demo(cls) -> Catalogue:
-        """The embedded catalogue: icons and clip-art, and what people type to find them."""
+        """Return the built-in catalogue: icons and clip art, and the search terms that find them."""
         from mufin import demo
 
         return cls.read(demo.folder())
 
     @classmethod
     def from_amazon(cls, *sources: str | Path, curate: Curation | None = None) -> Catalogue:
-        """Amazon product metadata of 2014, 2018 or 2023; `mufin import` does not hold it in memory."""
+        """Import Amazon product metadata of 2014, 2018 or 2023; `mufin import` streams instead."""
         from mufin.data.importers.amazon.importer import import_amazon
 
         with TemporaryDirectory(prefix="mufin-import-") as temporary:
@@ -102,7 +106,7 @@ class Catalogue:
 
     @classmethod
     def from_xc(cls, folder: str | Path) -> Catalogue:
-        """A data set of the Extreme Classification repository."""
+        """Import a data set of the Extreme Classification repository."""
         from mufin.data.importers.xc import read_xc
 
         return read_xc(Path(folder))
@@ -111,14 +115,14 @@ class Catalogue:
     def from_polyvore(
         cls, folder: str | Path, variant: Variant = "disjoint", descriptions: bool = False
     ) -> Catalogue:
-        """Polyvore Outfits: train with `from_sets("train_outfits", "one")`, answer `fitb_test`."""
+        """Import Polyvore Outfits: train on `from_sets("train_outfits", "one")`, answer `fitb_test`."""
         from mufin.data.importers.polyvore import read_polyvore
 
         return read_polyvore(Path(folder), variant, descriptions)
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
-        """CSV, TSV, Parquet or JSON lines; the keywords are the fields of `importers.tabular.Columns`."""
+        """Import CSV, TSV, Parquet or JSON lines; the keywords are the fields of `tabular.Columns`."""
         from mufin.data.importers.table import read_tables
         from mufin.data.importers.tabular import Columns
 
@@ -126,26 +130,26 @@ class Catalogue:
 
     @classmethod
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
-        """A Hugging Face dataset, several by split, or a folder of `save_to_disk`; as `from_table`."""
+        """Import a Hugging Face dataset, a mapping of splits, or a saved folder; see `from_table`."""
         from mufin.data.importers.dataset import read_dataset
         from mufin.data.importers.tabular import Columns
 
         return read_dataset(source, Columns(**columns))
 
     def write(self, folder: str | Path, format: Format = "parquet") -> None:
-        """Write everything into a new folder, which appears only when it is whole.
+        """Write everything to a new folder, which appears only when it is complete.
 
-        Image files that cannot be decoded are left out, with a warning.
+        Image files that cannot be decoded are skipped with a warning.
         """
         unwritable = [name for name in self._splits if name not in self.parts]
         if unwritable:
             raise UsageError(f"split {unwritable[0]!r} was made from sets; write the catalogue it came from")
         labels = None if self.labels is self.items else self.labels
-        left_out = write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
+        skipped = write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
         if self.imported is not None:
-            self.imported.left_out(left_out)
-        elif left_out:
-            message = f"{len(left_out):,} image files left out, the first: {left_out[0]}"
+            self.imported.add_skipped_images(skipped)
+        elif skipped:
+            message = f"{len(skipped):,} image files left out, the first: {skipped[0]}"
             warnings.warn(message, stacklevel=2)
 
     def __repr__(self) -> str:
@@ -159,47 +163,47 @@ class Catalogue:
 
     @property
     def sets(self) -> list[str]:
-        """The names of the files of sets."""
+        """The names of the tables of sets."""
         return self._names("sets")
 
     def split(self, name: str) -> Split:
-        """The split of this name."""
+        """Return a split by name."""
         if name not in self._splits:
             self._splits[name] = read_split(
-                self._part(name, "split", self.splits), self.items, self.labels, self._hidden
+                self._part(name, "split", self.splits), self.items, self.labels, self._excluded
             )
         return self._splits[name]
 
     @cached_property
     def filter(self) -> csr_matrix:
-        """The filter pairs, (items, L) bool: never predicted and never counted."""
-        nobody = np.full(len(self.items), -1)
-        return hidden_pairs(self.items, self.labels, nobody, self.parts.get("filter"))
+        """The filter pairs, (items, L) bool: never predicted, never counted in metrics."""
+        no_own_label = np.full(len(self.items), -1)
+        return excluded_pairs(self.items, self.labels, no_own_label, self.parts.get("filter"))
 
     def from_sets(self, name: str, points: Literal["each", "one"] = "each", seed: int = 0) -> Catalogue:
-        """The outfit shape: the labels are the items of these sets, `train` is what is left of the sets.
+        """Make a catalogue of leave-one-out points: a point is a set without one item, its label that item.
 
-        `each` leaves out every item in turn; `one` makes one point per set, without its `blank` (the paper's
-        form); where a set names none, it is drawn with this seed.
+        `each` leaves out every item in turn. `one` makes one point per set, as in the paper: it leaves out
+        the item in the column `blank`, or a random one. Labels are the items that occur in these sets.
         """
         part = self._part(name, "sets", self.sets)
         groups = read_sets(part, self.items)
         if not groups:
             raise self.parts[name].error("no set of two or more items; there is nothing to leave out")
-        occurring = np.unique(np.concatenate(groups))
-        own = np.full(len(self.items), -1)
-        own[occurring] = np.arange(len(occurring))
+        label_items = np.unique(np.concatenate(groups))
+        own_label = np.full(len(self.items), -1)
+        own_label[label_items] = np.arange(len(label_items))
         questions = [part for part in self.parts.values() if part.kind == "questions"]
-        catalogue = Catalogue(self.items, self.items.take(occurring), questions)
+        catalogue = Catalogue(self.items, self.items.take(label_items), questions)
         catalogue.labels_are_items = True
-        left = groups
+        left_out = groups
         if points == "one":
-            left = [np.array([blank]) for blank in read_blanks(part, self.items, seed)]
-        catalogue._splits["train"] = leave_out(groups, left, own, len(occurring))
+            left_out = [np.array([blank]) for blank in read_blanks(part, self.items, seed)]
+        catalogue._splits["train"] = leave_one_out(groups, left_out, own_label, len(label_items))
         return catalogue
 
     def questions(self, source: str | Path) -> Questions:
-        """Fill-in-the-blank questions, by the name of a file of this catalogue or by path."""
+        """Read fill-in-the-blank questions, by the name of a table of this catalogue or by path."""
         if str(source) in self.parts:
             return read_questions(self._part(str(source), "questions", self._names("questions")), self.items)
         path = Path(source)
@@ -211,7 +215,7 @@ class Catalogue:
         return read_questions(Part(path.stem, "questions", path), self.items)
 
     def only(self, modality: Modality) -> Catalogue:
-        """The catalogue with one modality; other labels without pictures keep their texts under `image`."""
+        """Keep one modality; under `image`, separate labels without images keep their texts."""
         items = self.items.only(modality)
         labels = self.labels
         if labels is self.items:
@@ -226,11 +230,11 @@ class Catalogue:
         return catalogue
 
     @cached_property
-    def _hidden(self) -> csr_matrix:
-        """(items, L) bool: what is never shown for an item, itself and its filter pairs."""
+    def _excluded(self) -> csr_matrix:
+        """The labels never predicted for an item, (items, L) bool: itself and its filter pairs."""
         n = len(self.items)
-        own = np.arange(n) if self.labels is self.items else np.full(n, -1)
-        return hidden_pairs(self.items, self.labels, own, self.parts.get("filter"))
+        own_label = np.arange(n) if self.labels is self.items else np.full(n, -1)
+        return excluded_pairs(self.items, self.labels, own_label, self.parts.get("filter"))
 
     def _names(self, kind: str) -> list[str]:
         return [name for name, part in self.parts.items() if part.kind == kind]
@@ -248,14 +252,14 @@ class Catalogue:
 
 
 def read_items(path: Path) -> Items:
-    """The items (or labels) of a file."""
+    """Read the items or labels of a file."""
     items = Items.from_file(files.read(path, "items"), path)
     check_ids(items.ids, Part(path.stem, "items", path))
     return items
 
 
 def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
-    """Every item needs an id of its own; the error names the first that has none, or one that is taken."""
+    """Raise an error that names the first missing or repeated id."""
     if ids.null_count:
         raise part.error("no id here; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
     repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
@@ -267,7 +271,7 @@ def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
         raise part.error(message, row)
 
 
-def _unique(items: Iterable[Item], name: str) -> Items:
+def _with_unique_ids(items: Iterable[Item], name: str) -> Items:
     made = items if isinstance(items, Items) else Items.of(items)
     check_ids(made.ids, Part(name, "items", made.table))
     return made

@@ -1,7 +1,7 @@
-"""Image paths of a catalogue: relative to its folder, and never out of it.
+"""Image paths of a catalogue: relative to its folder and inside it.
 
-A catalogue is data from elsewhere. If its paths could name any file, serving or copying it would publish
-the files of this machine.
+A catalogue may come from anyone. If its paths could name any file, serving or copying it would publish files
+of this machine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from mufin.data.formats.schema import flatten
 from mufin.errors import PictureError
 
-LEAVING = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # absolute, on whatever system, or with a ".."
+LEAVING = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # absolute on any operating system, or with a ".."
 REMEDY = "copy the image into the folder, or import the table with `mufin import table … --images-dir DIR`"
 
 
 def leaving(images: pa.ChunkedArray) -> list[tuple[int, str]]:
-    """(row, path) of the first path of each row that is absolute or contains `..`; no file is looked at."""
+    """Return (row, path) of the first path per row that is absolute or has a `..`; opens no file."""
     if not pa.types.is_string(images.type.value_type):
         return []
     offsets, flat = flatten(images)
@@ -31,10 +31,10 @@ def leaving(images: pa.ChunkedArray) -> list[tuple[int, str]]:
 
 
 def inside(path: Path, folder: str) -> Path:
-    """The path, if it stays in the folder (a real path) once all symbolic links are followed."""
+    """Return the path if it stays inside the folder (a real path) after following symbolic links."""
     try:
         real = os.path.realpath(path)
-    except ValueError:  # a NUL in the name: opening it says so
+    except ValueError:  # a NUL in the name; opening the file reports it
         return path
     if not os.path.normcase(real).startswith(os.path.normcase(folder).rstrip(os.sep) + os.sep):
         raise PictureError(f"leads out of {folder}; {REMEDY}", path)

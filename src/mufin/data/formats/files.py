@@ -1,4 +1,4 @@
-"""The files of a catalogue folder: which there are, what each is, how to read one whatever its format."""
+"""Find, classify and read the tables of a catalogue folder, in either format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = (".parquet", ".jsonl")
 
 @dataclass(frozen=True)
 class Part:
-    """One named table of a catalogue: in a file, read when asked for, or in memory."""
+    """One named table of a catalogue, in memory or in a file that is read on demand."""
 
     name: str
     kind: Kind
@@ -24,15 +24,15 @@ class Part:
 
     @property
     def path(self) -> Path | None:
-        """The file, for messages; None when the table was made in code."""
+        """The file, for messages; None for a table in memory."""
         return self.source if isinstance(self.source, Path) else None
 
     def table(self) -> pa.Table:
-        """The rows, with the columns of the kind."""
+        """Return the rows, with the columns of the kind."""
         return read(self.source, self.kind) if isinstance(self.source, Path) else self.source
 
     def error(self, message: str, row: int | None = None) -> CatalogueError:
-        """An error that says the file and the line (JSONL) or the row (Parquet)."""
+        """Return an error that names the file and the line (JSONL) or row (Parquet)."""
         if row is None:
             return CatalogueError(message, self.path or self.name)
         if self.path is not None and self.path.suffix == ".jsonl":
@@ -41,7 +41,7 @@ class Part:
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Name → file of every table in a folder; the same name in both formats is an error."""
+    """Return name → file of every table in a folder; one name in both formats is an error."""
     if not folder.is_dir():
         raise CatalogueError("no such folder; expected one with items.jsonl or items.parquet", folder)
     found: dict[str, Path] = {}
@@ -55,7 +55,7 @@ def find(folder: Path) -> dict[str, Path]:
 
 
 def is_file(path: Path) -> bool:
-    """As `path.is_file()`, but False instead of an error for a name that is too long for a file."""
+    """Return `path.is_file()`, or False where a path is too long or not valid."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -63,14 +63,14 @@ def is_file(path: Path) -> bool:
 
 
 def part(path: Path) -> Part | None:
-    """The file as a part of a catalogue; None when its columns are none of ours."""
+    """Return a file as a part of a catalogue; None if its columns are of no kind of table."""
     names = jsonl.columns(path) if path.suffix == ".jsonl" else parquet.columns(path)
     kind = kind_of(path.stem, names)
     return None if kind is None else Part(path.stem, kind, path)
 
 
 def read(path: Path, kind: Kind) -> pa.Table:
-    """The table of a file, with the columns of its kind."""
+    """Read a table, with the columns of its kind."""
     if not path.is_file():
         raise CatalogueError("no such file", path)
     return jsonl.read(path, kind) if path.suffix == ".jsonl" else parquet.read(path, kind)

@@ -1,4 +1,4 @@
-"""Parquet: the format for big catalogues, with the pictures inside."""
+"""Parquet: the format for large catalogues, with the images inside."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from mufin.data.formats.schema import Kind, canonical
 from mufin.errors import CatalogueError
 from mufin.temporary import beside
 
-LAZY_BYTES = 1 << 30  # pictures beyond this stay on disk
+LAZY_BYTES = 1 << 30  # larger files keep their images on disk
 
 
 def columns(path: Path) -> list[str]:
-    """The names of the columns, from the footer alone."""
+    """Read the column names from the footer."""
     with explained(path):
         return list(pq.ParquetFile(path).schema_arrow.names)
 
 
 def read(path: Path, kind: Kind) -> pa.Table:
-    """The table of a file, without its pictures when these are too big for memory."""
+    """Read a table, without its images if they are too large for memory."""
     names = columns(path)
     if kind == "items" and keeps_pictures(path):
         names.remove("images")
     with explained(path):
         table = pq.ParquetFile(path).read(columns=names)
-        table.validate(full=True)  # reading does not look whether strings are UTF-8
+        table.validate(full=True)  # reading does not check that strings are UTF-8
     return canonical(table, kind, path)
 
 
 def read_columns(path: Path, names: list[str]) -> pa.Table:
-    """Some columns of any file, as they are."""
+    """Read some columns of any Parquet file, unchanged."""
     with explained(path):
         table = pq.ParquetFile(path).read(columns=names)
         table.validate(full=True)
@@ -42,20 +42,20 @@ def read_columns(path: Path, names: list[str]) -> pa.Table:
 
 
 def keeps_pictures(path: Path, most: int | None = None) -> bool:
-    """True when the pictures stay in the file: its data is more than `most` bytes, by default LAZY_BYTES."""
+    """Return whether images stay in the file: it holds more than `most` bytes (default LAZY_BYTES)."""
     with explained(path):
         file = pq.ParquetFile(path)
         schema, metadata = file.schema_arrow, file.metadata
         if "images" not in schema.names or "binary" not in str(schema.field("images").type):
             return False
-        # Of whole row groups, texts included: pyarrow aborts the process over a damaged column chunk.
+        # The size of whole row groups: pyarrow aborts the process on metadata of a damaged column chunk.
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         size = sum(int(group.total_byte_size) for group in groups)
         return size > (LAZY_BYTES if most is None else most)
 
 
 def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
-    """Write tables of one schema one after another; the file appears only when it is whole."""
+    """Write tables of one schema one after another; the file appears only when it is complete."""
     temporary = beside(path)
     writer: pq.ParquetWriter | None = None
     try:
@@ -72,7 +72,7 @@ def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17)
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Every way in which Arrow fails on a file, as a CatalogueError that names it."""
+    """Raise any error of Arrow as a CatalogueError that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
-"""The columns of each kind of file, and how a table read from anywhere is brought to them.
+"""The columns of each kind of table, and the conversion of other column types to them.
 
-items, labels   id, texts (and title), images, category, related, image_urls, … anything else
+items, labels   id, texts (and title), images, category, related, image_urls, and any others
 split           id, labels
 filter          id, label
-sets            items, and perhaps blank
+sets            items, blank (optional)
 questions       query, choices, answer
 """
 
@@ -49,7 +49,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def kind_of(name: str, columns: list[str]) -> Kind | None:
-    """What a file is, from its name and its columns; None when it is nothing of ours."""
+    """Tell the kind of a table from its name and columns; None if it is not part of a catalogue."""
     if name in ("items", "labels"):
         return "items"
     if name == "filter":
@@ -59,7 +59,7 @@ def kind_of(name: str, columns: list[str]) -> Kind | None:
 
 
 def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa.Table:
-    """The table with the columns of its kind in their types; `title` becomes the first of `texts`."""
+    """Convert the columns of a kind to their types; `title` becomes the first of `texts`."""
     missing = [name for name in REQUIRED[kind] if name not in table.column_names]
     if missing:
         found = ", ".join(table.column_names) or "none"
@@ -67,7 +67,7 @@ def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa
     for name, wanted in COLUMNS[kind].items():
         if name in table.column_names:
             try:
-                column = _column(table.column(name), wanted)
+                column = _convert(table.column(name), wanted)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
                 found = str(table.schema.field(name).type)
                 raise CatalogueError(
@@ -78,7 +78,7 @@ def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa
 
 
 def flatten(lists: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """Lists without nulls as offsets (n + 1,) int64 and one column of their elements."""
+    """Return lists without nulls as offsets (n + 1,) int64 and one column of elements."""
     lengths = pc.list_value_length(lists)
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(lengths.to_numpy(), out=offsets[1:])
@@ -86,47 +86,47 @@ def flatten(lists: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
 
 
 def lists(offsets: np.ndarray, values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
-    """The inverse of `flatten`: row i holds values[offsets[i] : offsets[i + 1]]."""
+    """Invert `flatten`: row i holds values[offsets[i] : offsets[i + 1]]."""
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)])
 
 
 def same_text(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
-    """Where two columns of strings agree; never at a null."""
+    """Return where two columns of strings are equal; False for nulls."""
     return np.asarray(pc.fill_null(pc.equal(left, right), False).to_numpy())
 
 
 def empty_lists(length: int) -> pa.ChunkedArray:
-    """A column of `length` empty lists of strings."""
+    """Return a column of `length` empty lists of strings."""
     return lists(np.zeros(length + 1, np.int64), pa.array([], STRING))
 
 
-def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+def _convert(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if not pa.types.is_list(wanted):
-        return column if column.type == wanted else _scalars(column, wanted)
-    return _lists(column)
+        return column if column.type == wanted else _to_scalars(column, wanted)
+    return _to_lists(column)
 
 
-def _scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+def _to_scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_boolean(column.type) or pa.types.is_nested(column.type):
         raise TypeError("one string or number a row is needed")
     return column.cast(wanted)
 
 
-def _lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Lists of strings (or of bytes, for pictures) with no null list and no null element."""
+def _to_lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert to lists of strings, or of bytes for images, without null lists and elements."""
     kind = column.type
     if pa.types.is_null(kind):
         return empty_lists(len(column))
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        valid = column.is_valid().to_numpy()  # a lone value is a list of one
-        return _lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()))
-    item = kind.value_type
-    if pa.types.is_boolean(item) or pa.types.is_nested(item):
+        valid = column.is_valid().to_numpy()  # a single value becomes a list of one
+        return _to_lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()))
+    element = kind.value_type
+    if pa.types.is_boolean(element) or pa.types.is_nested(element):
         raise TypeError("a list of strings a row is needed")
-    binary = pa.types.is_binary(item) or pa.types.is_large_binary(item)
+    binary = pa.types.is_binary(element) or pa.types.is_large_binary(element)
     wanted = PICTURES if binary else STRINGS
     column = column if kind.equals(wanted) else column.cast(wanted)
     if column.null_count == 0 and not any(chunk.flatten().null_count for chunk in column.chunks):
@@ -143,7 +143,7 @@ def _without_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _with_title(table: pa.Table) -> pa.Table:
-    """texts = [title] + texts; the column `title` goes, so that writing and reading again changes nothing."""
+    """Set texts = [title] + texts and drop `title`, so that a round trip changes nothing."""
     n = table.num_rows
     texts = table.column("texts") if "texts" in table.column_names else empty_lists(n)
     if "title" not in table.column_names:
@@ -157,14 +157,14 @@ def _with_title(table: pa.Table) -> pa.Table:
 
 
 def _prepend(first: pa.ChunkedArray, rest: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Row i of the result is [first[i]] + rest[i], or rest[i] where first is null."""
-    old, flat = flatten(rest)
-    has = first.is_valid().to_numpy()
-    counts = np.diff(old) + has
+    """Return lists with row i = [first[i]] + rest[i], or rest[i] where first is null."""
+    old_offsets, flat = flatten(rest)
+    has_first = first.is_valid().to_numpy()
+    counts = np.diff(old_offsets) + has_first
     offsets = np.concatenate([[0], np.cumsum(counts)])
     values = pa.chunked_array(first.drop_null().chunks + flat.chunks, STRING)
     order = np.empty(len(values), np.int64)
-    heads = offsets[:-1][has]
+    heads = offsets[:-1][has_first]
     order[heads] = np.arange(len(heads))
     tail = np.ones(len(values), bool)
     tail[heads] = False

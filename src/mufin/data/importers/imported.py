@@ -52,7 +52,7 @@ class Imported:
     counts: dict[str, int] = field(default_factory=dict)  # further numbers, by name
     problems: list[Problem] = field(default_factory=list)
 
-    def left_out(self, files: Sequence[str]) -> None:
+    def add_skipped_images(self, files: Sequence[str]) -> None:
         """Report image files that were not copied, each with the reason."""
         add_warning(self.problems, "image file that is left out", "images", files)
 
