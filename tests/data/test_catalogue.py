@@ -111,12 +111,12 @@ def test_paths_are_relative_to_the_folder(folder: Folder, picture: Callable[...,
 def test_writing_never_replaces_or_leaves_half(picture: Callable[..., bytes], tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old/notes.txt").write_text("mine")
-    with pytest.raises(CatalogueError, match="already there and not empty"):
+    with pytest.raises(CatalogueError, match="exists and is not empty"):
         shop(picture).write(tmp_path / "old")
     with pytest.raises(PictureError, match="none.png"):
         Catalogue.build([Item("a", images=["none.png"])]).write(tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
-    with pytest.raises(UsageError, match="parquet, jsonl"):
+    with pytest.raises(UsageError, match="use parquet or jsonl"):
         shop(picture).write(tmp_path / "new", "csv")
 
 
@@ -129,9 +129,7 @@ def test_only_images_are_copied_into_a_catalogue(
     )
     (where / "a.png").write_bytes(picture())
     (where / "secret.png").write_text("secret")
-    with pytest.warns(
-        UserWarning, match=r"2 image files left out, the first: .*secret\.png: not a picture in"
-    ):
+    with pytest.warns(UserWarning, match=r"2 image files skipped, first: .*secret\.png: not a picture in"):
         Catalogue.read(where).write(where / "new", format)
     assert [len(item.images) for item in Catalogue.read(where / "new").items] == [1, 0]
     assert not any(b"secret" in path.read_bytes() for path in (where / "new").rglob("*") if path.is_file())
@@ -204,16 +202,16 @@ def test_one_point_per_set_leaves_out_its_blank(tmp_path: Path) -> None:
     assert {second for _, second in left} == {0, 2, 3}  # drawn, where a set names none
     assert left[3] == shop.from_sets("outfits", "one", 3).split("train").relevance.indices.tolist()
     sets.write_text(json.dumps(rows[0] | {"blank": "d"}))
-    with pytest.raises(CatalogueError, match=r"outfits.jsonl.*1: blank 'd' is no item of its set"):
+    with pytest.raises(CatalogueError, match=r"outfits.jsonl.*1: blank 'd' is not an item of its set"):
         Catalogue.read(tmp_path / "shop").from_sets("outfits", "one")
     report = check(tmp_path / "shop")
     assert not report.usable
-    assert any("blank that is no item of its set" in problem.message for problem in report.problems)
+    assert any("blank is not an item of its set" in problem.message for problem in report.problems)
 
 
 def test_sets_that_cannot_be_used() -> None:
     items = [Item("a", ["a"])]
-    with pytest.raises(CatalogueError, match="no sets 'outfits'; there are: none"):
+    with pytest.raises(CatalogueError, match="no sets 'outfits'; this catalogue has: none"):
         Catalogue.build(items).from_sets("outfits")
     with pytest.raises(CatalogueError, match="nothing to leave out"):
         Catalogue.build(items, sets={"outfits": [["a"]]}).from_sets("outfits")
@@ -232,15 +230,15 @@ def test_questions(folder: Folder) -> None:
         assert [query.tolist() for query in questions.query] == [[0, 1], [3]]
         assert questions.choices.tolist() == [[2, 3], [0, 1]]
         assert questions.answer.tolist() == [1, 0]
-    with pytest.raises(CatalogueError, match="in this catalogue: fitb"):
+    with pytest.raises(CatalogueError, match="this catalogue has: fitb"):
         Catalogue.read(path).questions("other")
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"query": ["a"], "choices": ["b"], "answer": 0}, "fitb.jsonl:2: 1 choices here, 2 in the first"),
-        ({"query": ["a"], "choices": ["b", "c"], "answer": 2}, "fitb.jsonl:2: answer 2 is no index into 2"),
+        ({"query": ["a"], "choices": ["b"], "answer": 0}, "fitb.jsonl:2: 1 choices, but 2 in the first"),
+        ({"query": ["a"], "choices": ["b", "c"], "answer": 2}, "fitb.jsonl:2: answer 2 is not an index of 2"),
         ({"query": ["z"], "choices": ["b", "c"], "answer": 1}, "fitb.jsonl:2: unknown item id 'z'"),
     ],
 )

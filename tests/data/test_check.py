@@ -37,7 +37,7 @@ def test_a_good_catalogue_has_no_problem(tmp_path: Path, picture: Callable[..., 
     assert (report.splits["train"].points, report.splits["train"].pairs) == (2, 3)
     assert report.splits["train"].labels_per_point == 1.5
     assert seen == [(2, 2)]
-    assert report.lines()[-1] == "Usable, nothing odd."
+    assert report.lines()[-1] == "Usable, no problems."
 
 
 def test_every_oddity_is_found_with_its_line(folder: Folder, picture: Callable[..., bytes]) -> None:
@@ -62,20 +62,20 @@ def test_every_oddity_is_found_with_its_line(folder: Folder, picture: Callable[.
     report = check(path)
     places = {
         "not JSON": ("error", "items.jsonl", 4),
-        "id already given": ("error", "items.jsonl", 6),
-        "neither text nor picture": ("warning", "items.jsonl", 5),
-        "more than 10,000 characters": ("warning", "items.jsonl", 7),
-        "file that is not there": ("warning", "items.jsonl", 1),
-        "cannot be read; the item": ("warning", "items.jsonl", 3),
+        "duplicate id": ("error", "items.jsonl", 6),
+        "without text and image": ("warning", "items.jsonl", 5),
+        "longer than 10,000 characters": ("warning", "items.jsonl", 7),
+        "image file not found": ("warning", "items.jsonl", 1),
+        "image cannot be read; the item": ("warning", "items.jsonl", 3),
         "unknown item id": ("error", "train.jsonl", 3),
         "unknown label id": ("error", "train.jsonl", 1),
         "without labels": ("warning", "train.jsonl", 2),
-        "given twice": ("warning", "train.jsonl", 1),
-        "already given; each": ("warning", "train.jsonl", 4),
+        "duplicate label": ("warning", "train.jsonl", 1),
+        "more than once; each": ("warning", "train.jsonl", 4),
         "its own label": ("warning", "train.jsonl", 4),
         "also a point of": ("warning", "test.jsonl", 1),
-        "labels are never used": ("warning", "train.jsonl", None),
-        "none of ours": ("warning", "notes.jsonl", None),
+        "have no training point": ("warning", "train.jsonl", None),
+        "not a table of a catalogue": ("warning", "notes.jsonl", None),
     }
     for words, place in places.items():
         problem = found(report, words)
@@ -99,9 +99,7 @@ def test_a_long_list_is_cut_and_counted(folder: Folder) -> None:
 def test_without_pictures_only_missing_files_are_seen(folder: Folder) -> None:
     path = folder(items=[{"id": "a", "images": ["none.png", "zero.png"]}])
     (path / "zero.png").touch()
-    assert [problem.message[:22] for problem in check(path, decode=False).problems][:1] == [
-        "picture file that is n"
-    ]
+    assert "image file not found" in check(path, decode=False).problems[0].message
     assert len(check(path, decode=False).problems) == len(check(path).problems) - 1
 
 
@@ -117,8 +115,8 @@ def test_sets_and_questions_are_checked(folder: Folder) -> None:
     )
     report = check(path)
     assert found(report, "fewer than two").line == 2
-    assert found(report, "no index").line == 1
-    assert found(report, "another number of choices").line == 2
+    assert found(report, "not an index").line == 1
+    assert found(report, "number of choices differs").line == 2
     unknown = [(p.file, p.line) for p in report.problems if "unknown item id" in p.message]
     assert unknown == [("fitb.jsonl", 2), ("outfits.jsonl", 1)]
     assert (report.sets, report.questions) == ({"outfits": 2}, {"fitb": 2})
@@ -148,5 +146,5 @@ def test_both_formats_of_one_table_are_a_problem(folder: Folder) -> None:
     path = folder(items=[{"id": "a", "title": "A"}])
     (path / "items.parquet").write_bytes(b"")
     report = check(path)
-    assert "which of the two" in report.problems[0].message
+    assert "remove one of the two" in report.problems[0].message
     assert report.items == 1 or len(report.problems) > 1

@@ -75,10 +75,10 @@ def test_a_header_of_points_that_is_none(tmp_path: Path, header: bytes) -> None:
     path = folder / "tst_X_Y.txt"
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([header, *lines[1:]]))
-    with pytest.raises(CatalogueError, match="tst_X_Y.txt:1: first line says"):
+    with pytest.raises(CatalogueError, match="tst_X_Y.txt:1: first line is"):
         Catalogue.from_xc(folder)
     path.write_bytes(b"\n".join([lines[0], b"9" * 400 + b":1.0", *lines[2:]]))
-    with pytest.raises(CatalogueError, match="tst_X_Y.txt:2: not of the form"):
+    with pytest.raises(CatalogueError, match="tst_X_Y.txt:2: expected `label"):
         Catalogue.from_xc(folder)
 
 
@@ -108,13 +108,13 @@ def test_a_saved_dataset_that_is_none(tmp_path: Path, file: str, raw: bytes) -> 
     folder = tmp_path / "saved"
     shutil.copytree(SAMPLES / "table" / "saved", folder)
     (folder / file).write_bytes(raw)
-    with pytest.raises(CatalogueError, match=rf"{file}: cannot be used"):
+    with pytest.raises(CatalogueError, match=rf"{file}: not usable"):
         Catalogue.from_dataset(folder, text="caption")
 
 
 def test_names_too_long_for_a_file(tmp_path: Path, folder: Folder) -> None:
     long = "9" * 400 + ".png"
     report = check(folder(items=[{"id": "a", "title": "A", "images": [long]}]))
-    assert any("not there" in problem.message for problem in report.problems)
+    assert any("not found" in problem.message for problem in report.problems)
     (tmp_path / "t.csv").write_text(f"title,photo\na,{long}\n")
     assert len(Catalogue.from_table(tmp_path / "t.csv", text="title", image="photo").items) == 1

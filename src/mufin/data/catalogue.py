@@ -54,8 +54,8 @@ class Catalogue:
         """Read a catalogue folder; splits are read on demand."""
         found = files.find(Path(folder))
         if "items" not in found:
-            there = ", ".join(path.name for path in found.values()) or "no table at all"
-            raise CatalogueError(f"no items.jsonl or items.parquet (found: {there})", folder)
+            there = ", ".join(path.name for path in found.values()) or "no tables"
+            raise CatalogueError(f"no items.jsonl or items.parquet (found: {there}); add one", folder)
         items = read_items(found.pop("items"))
         labels = read_items(found.pop("labels")) if "labels" in found else None
         parts = (files.part(path) for path in found.values())
@@ -143,13 +143,15 @@ class Catalogue:
         """
         unwritable = [name for name in self._splits if name not in self.parts]
         if unwritable:
-            raise UsageError(f"split {unwritable[0]!r} was made from sets; write the catalogue it came from")
+            raise UsageError(
+                f"split {unwritable[0]!r} was made from sets; write the original catalogue instead"
+            )
         labels = None if self.labels is self.items else self.labels
         skipped = write_folder(Path(folder), format, self.items, labels, list(self.parts.values()))
         if self.imported is not None:
             self.imported.add_skipped_images(skipped)
         elif skipped:
-            message = f"{len(skipped):,} image files left out, the first: {skipped[0]}"
+            message = f"{len(skipped):,} image files skipped, first: {skipped[0]}"
             warnings.warn(message, stacklevel=2)
 
     def __repr__(self) -> str:
@@ -209,9 +211,9 @@ class Catalogue:
         path = Path(source)
         if not path.is_file():
             there = ", ".join(self._names("questions")) or "none"
-            raise CatalogueError(f"no such file of questions (in this catalogue: {there})", path)
+            raise CatalogueError(f"no such file or table of questions; this catalogue has: {there}", path)
         if path.suffix not in files.SUFFIXES:
-            raise CatalogueError("questions are read from .parquet or .jsonl", path)
+            raise CatalogueError("unknown format; expected .parquet or .jsonl", path)
         return read_questions(Part(path.stem, "questions", path), self.items)
 
     def only(self, modality: Modality) -> Catalogue:
@@ -242,12 +244,10 @@ class Catalogue:
     def _part(self, name: str, kind: str, names: list[str]) -> Part:
         part = self.parts.get(name)
         if part is None or part.kind != kind:
-            sets = (
-                f" (but sets: train on them with --sets {self.sets[0]})"
-                if kind == "split" and self.sets
-                else ""
+            sets = f"; to train on sets, use --sets {self.sets[0]}" if kind == "split" and self.sets else ""
+            raise CatalogueError(
+                f"no {kind} {name!r}; this catalogue has: {', '.join(names) or 'none'}{sets}"
             )
-            raise CatalogueError(f"no {kind} {name!r}; there are: {', '.join(names) or 'none'}{sets}")
         return part
 
 
@@ -261,13 +261,11 @@ def read_items(path: Path) -> Items:
 def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
     """Raise an error that names the first missing or repeated id."""
     if ids.null_count:
-        raise part.error("no id here; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
+        raise part.error("missing id; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
     repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
     if len(repeated):
         row = int(repeated[0])
-        message = (
-            f"id {ids[row].as_py()!r} was already given ({len(repeated):,} repeated in all); make it unique"
-        )
+        message = f"id {ids[row].as_py()!r} is not unique ({len(repeated):,} duplicates in all); change it"
         raise part.error(message, row)
 
 

@@ -39,8 +39,8 @@ def check(folder: str | Path, decode: bool = True, progress: Progress | None = N
         report.problems.append(Problem("error", _message(error, folder), str(folder)))
         return report
     if "items" not in found:
-        there = ", ".join(path.name for path in found.values()) or "no table at all"
-        message = f"no items.jsonl or items.parquet (found: {there}); write one"
+        there = ", ".join(path.name for path in found.values()) or "no tables"
+        message = f"no items.jsonl or items.parquet (found: {there}); add one"
         report.problems.append(Problem("error", message, str(folder)))
         return report
     _FolderCheck(report, found, decode, progress).run()
@@ -95,32 +95,34 @@ class _FolderCheck:
         report.items_without_text = int((texts == 0).sum())
         report.items_without_picture = int((images == 0).sum())
         if not len(self.items):
-            report.problems.append(
-                Problem("error", "no items in it; there is nothing to work with", path.name)
-            )
+            report.problems.append(Problem("error", "no items; add at least one", path.name))
 
     def _check_labels(self, path: Path) -> None:
         checked = load_table(path, "items", self.report.problems)
         self.labels = Items.from_file(checked.table, path)
         self._check_descriptors(checked, self.labels)
         if not len(self.labels):
-            self.report.problems.append(Problem("error", "no labels in it", path.name))
+            self.report.problems.append(
+                Problem(
+                    "error", "no labels; add some, or delete the file to use the items as labels", path.name
+                )
+            )
 
     def _check_descriptors(self, checked: CheckedTable, items: Items) -> tuple[np.ndarray, np.ndarray]:
         """Check ids, texts and images; return the number of texts and of images per item."""
         ids = items.ids
-        checked.add("error", "no id; every item needs one", np.flatnonzero(ids.is_null().to_numpy()))
+        checked.add("error", "missing id; every item needs one", np.flatnonzero(ids.is_null().to_numpy()))
         repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
         repeated = repeated[ids.is_valid().to_numpy()[repeated]]
-        checked.add("error", "id already given; make it unique", repeated, ids)
+        checked.add("error", "duplicate id; make it unique", repeated, ids)
         offsets, flat = items.flat_texts()
         texts, images = np.diff(offsets), np.diff(items.pictures.offsets)
         empty = np.flatnonzero((texts == 0) & (images == 0))
-        checked.add("warning", "item with neither text nor picture; it cannot be found", empty, ids)
+        checked.add("warning", "item without text and image; it cannot be found", empty, ids)
         long = np.flatnonzero(pc.greater(pc.utf8_length(flat), LONG_TEXT).to_numpy(zero_copy_only=False))
         rows = np.unique(np.searchsorted(offsets, long, side="right") - 1)
         checked.add(
-            "warning", f"text of more than {LONG_TEXT:,} characters; only its start is read", rows, ids
+            "warning", f"text longer than {LONG_TEXT:,} characters; only its beginning is read", rows, ids
         )
         self._check_images(checked, items)
         return texts, images
@@ -143,16 +145,18 @@ class _FolderCheck:
                     broken.append((row, fault))
             if self.progress is not None:
                 self.progress(start + len(batch), len(flat))
-        checked.add_detailed("error", "image that is a link out of the folder", outside)
-        checked.add_detailed("warning", "picture file that is not there; the item goes without it", missing)
-        checked.add_detailed("warning", "picture that cannot be read; the item goes without it", broken)
+        checked.add_detailed(
+            "error", "image is a symbolic link out of the folder; copy the image into the folder", outside
+        )
+        checked.add_detailed("warning", "image file not found; the item is used without it", missing)
+        checked.add_detailed("warning", "image cannot be read; the item is used without it", broken)
 
     def _check_other(self, path: Path, splits: dict[str, Pairs]) -> None:
         """Check a split, filter, sets or questions; collect the splits."""
         names = jsonl.columns(path) if path.suffix == ".jsonl" else parquet.columns(path)
         kind = kind_of(path.stem, names)
         if kind is None:
-            message = f"columns {', '.join(names)} are none of ours; the file is not read"
+            message = f"not a table of a catalogue (columns: {', '.join(names)}); ignored"
             self.report.problems.append(Problem("warning", message, path.name))
             return
         checked = load_table(path, kind, self.report.problems)
@@ -178,25 +182,24 @@ class _FolderCheck:
     def _compare_splits(self, splits: dict[str, Pairs]) -> None:
         """Report labels without training points, and items that two splits share."""
         if not splits and not self.report.sets:
-            message = "neither a split (id, labels) nor sets (items): there is nothing to train on"
+            message = "nothing to train on; add a split (columns id, labels) or sets (column items)"
             self.report.problems.append(Problem("warning", message, self.report.folder))
         if "train" not in splits or self.labels is None:
             return
         checked, points, columns = splits["train"]
         if not len(columns):
             checked.problems.append(
-                Problem("error", "no relevant pair; there is nothing to learn", checked.file)
+                Problem("error", "no point has a known label; there is nothing to learn from", checked.file)
             )
         unused = len(self.labels) - len(np.unique(columns))
         if unused:
-            message = (
-                f"{unused:,} of {len(self.labels):,} labels are never used; they are scored without training"
-            )
+            count = f"{unused:,} of {len(self.labels):,} labels"
+            message = f"{count} have no training point; they are scored without training"
             checked.problems.append(Problem("warning", message, checked.file))
         for name, (other, members, _) in splits.items():
             if name != "train":
                 both = np.flatnonzero(np.isin(members, points[points >= 0]))
-                message = f"item that is also a point of {checked.file}; {name} then measures memory"
+                message = f"item is also a point of {checked.file}; metrics on {name} will be too high"
                 other.add("warning", message, both, other.table.column("id"))
 
 

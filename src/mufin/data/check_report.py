@@ -59,12 +59,12 @@ class CheckReport:
         lines = [
             self.folder,
             f"  items      {self.items:,}",
-            f"             {self.texts:,} texts, {self.items_without_text:,} items without",
-            f"             {self.pictures:,} pictures, {self.items_without_picture:,} items without",
+            f"             {self.texts:,} texts, {self.items_without_text:,} items without text",
+            f"             {self.pictures:,} images, {self.items_without_picture:,} items without image",
             f"  labels     {self.labels:,}" + (" (the items themselves)" if self.own_labels else ""),
         ]
         for name, counts in self.splits.items():
-            mean = f"{counts.labels_per_point:.1f} labels a point"
+            mean = f"{counts.labels_per_point:.1f} labels per point"
             lines.append(f"  {name:<10} {counts.points:,} points, {counts.pairs:,} pairs, {mean}")
         lines += [f"  {name:<10} {count:,} sets" for name, count in self.sets.items()]
         lines += [f"  {name:<10} {count:,} questions" for name, count in self.questions.items()]
@@ -75,7 +75,7 @@ class CheckReport:
         warnings = len(self.problems) - errors
         if errors:
             return f"Not usable: {_plural(errors, 'error')}, {_plural(warnings, 'warning')}."
-        return f"Usable, {_plural(warnings, 'warning')}." if warnings else "Usable, nothing odd."
+        return f"Usable, {_plural(warnings, 'warning')}." if warnings else "Usable, no problems."
 
 
 def _plural(number: int, noun: str) -> str:

@@ -68,16 +68,18 @@ class CheckedTable:
         self.add("warning", "point without labels; nothing is learnt from it", unlabelled, ids)
         _, first = np.unique(points, return_index=True)
         repeated = np.setdiff1d(np.flatnonzero(points >= 0), first)
-        self.add("warning", "point that was already given; each counts as one of its own", repeated, ids)
+        self.add(
+            "warning", "item listed more than once; each occurrence is a point of its own", repeated, ids
+        )
         owners = np.repeat(np.arange(len(counts)), counts)
         known = np.flatnonzero(columns >= 0)
         keys = owners[known] * len(labels) + columns[known]
         _, first = np.unique(keys, return_index=True)
         doubled = np.unique(owners[np.delete(known, first)])
-        self.add("warning", "label given twice for a point; it counts once", doubled, ids)
+        self.add("warning", "duplicate label of a point; counted once", doubled, ids)
         if own_labels:
             itself = np.unique(owners[known][points[owners[known]] == columns[known]])
-            self.add("warning", "item that is its own label; the pair is left out", itself, ids)
+            self.add("warning", "item is its own label; the pair is ignored", itself, ids)
         return points, columns[known[first]]
 
     def check_sets(self, items: Items) -> None:
@@ -85,13 +87,13 @@ class CheckedTable:
         self.find_rows("items", items, "item")
         offsets, members = flatten(self.table.column("items"))
         sizes = np.diff(offsets)
-        self.add("warning", "set of fewer than two items; it is left out", np.flatnonzero(sizes < 2))
+        self.add("warning", "set of fewer than two items; ignored", np.flatnonzero(sizes < 2))
         if "blank" in self.table.column_names:
             blank = self.table.column("blank")
             owner = np.repeat(np.arange(len(sizes)), sizes)
             contained = np.bincount(owner[same_text(members, blank.take(owner))], minlength=len(sizes)) > 0
             foreign = np.flatnonzero(blank.is_valid().to_numpy() & ~contained)
-            self.add("error", "blank that is no item of its set; name one of them", foreign, blank)
+            self.add("error", "blank is not an item of its set; name one of the set", foreign, blank)
 
     def check_questions(self, items: Items) -> None:
         """Check a file of fill-in-the-blank questions."""
@@ -100,9 +102,9 @@ class CheckedTable:
         counts = np.diff(flatten(self.table.column("choices"))[0])
         answer = self.table.column("answer").fill_null(-1).to_numpy()
         uneven = np.flatnonzero(counts != (counts[0] if len(counts) else 0))
-        self.add("error", "another number of choices than in the first question", uneven)
+        self.add("error", "number of choices differs from the first question; make them equal", uneven)
         wrong = np.flatnonzero((answer < 0) | (answer >= counts))
-        self.add("error", "answer that is no index into its choices", wrong)
+        self.add("error", "answer is not an index of a choice; count from 0", wrong)
 
     def _add(self, severity: Severity, message: str, places: list[tuple[int, str]], count: int) -> None:
         """Append a problem that occurs `count` times, first at these (row, detail) places."""
@@ -141,7 +143,7 @@ def _without_outside_images(checked: CheckedTable) -> CheckedTable:
     found = leaving(table.column("images")) if "images" in table.column_names else []
     if found:
         places = [(row, repr(path)) for row, path in found]
-        checked.add_detailed("error", f"image path that leads out of the folder; {REMEDY}", places)
+        checked.add_detailed("error", f"image path leads out of the folder; {REMEDY}", places)
         kept = np.ones(len(table), bool)
         kept[[row for row, _ in found]] = False
         images = pc.if_else(pa.array(kept), table.column("images"), empty_lists(len(table)))

@@ -52,7 +52,7 @@ def check_types(schema: pa.Schema) -> None:
     while kinds:
         kind, depth = kinds.pop()
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
         kinds += [(kind.field(i).type, depth + 1) for i in range(kind.num_fields)]
 
 
@@ -67,7 +67,7 @@ def _is_blank(line: bytes) -> bool:
     """Return whether a line is blank; ValueError if it is neither blank nor an object."""
     line = line.strip(b" \t\r")
     if line and not (line.startswith(b"{") and line.endswith(b"}")):
-        raise ValueError("not an object such as {…} on one line")
+        raise ValueError("expected one object {…} per line")
     return not line
 
 
@@ -78,7 +78,7 @@ def check_depth(text: bytes) -> None:
     folded = np.frombuffer(JSON_STRING.sub(b"", text), np.uint8) & BRACKET_MASK
     steps = (folded == BRACKET).astype(np.int8) - (folded == CLOSING)
     if np.cumsum(steps, dtype=np.int64).max(initial=0) > MAX_DEPTH:
-        raise ValueError(f"not usable: nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 def loads(text: bytes | str) -> Any:
@@ -90,7 +90,7 @@ def loads(text: bytes | str) -> Any:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError:  # Python converts at most 4,300 digits
-        raise ValueError("a number of more than 4,300 digits") from None
+        raise ValueError("number of more than 4,300 digits") from None
 
 
 class SafeLines(io.RawIOBase):
@@ -122,4 +122,4 @@ def _end_of_last_line(block: memoryview) -> int:
         tail = bytes(block[-size:])
         if end := tail.rfind(b"\n") + 1:
             return len(block) - len(tail) + end
-    raise ValueError(f"a line of more than {len(block):,} bytes")
+    raise ValueError(f"line of more than {len(block):,} bytes")

@@ -46,7 +46,7 @@ def read_blanks(part: Part, items: Items, seed: int) -> list[int]:
         group = _distinct(rows[start:stop])
         if named[number].is_valid and blanks[number] not in group:
             raise part.error(
-                f"blank {named[number].as_py()!r} is no item of its set; name one of them", number
+                f"blank {named[number].as_py()!r} is not an item of its set; name one of the set", number
             )
         if len(group) > 1:
             drawn = int(rng.choice(group))
@@ -86,13 +86,15 @@ def read_questions(part: Part, items: Items) -> Questions:
     uneven = np.flatnonzero(counts != width)
     if len(uneven):
         raise part.error(
-            f"{counts[uneven[0]]} choices here, {width} in the first question; give every question as many",
+            f"{counts[uneven[0]]} choices, but {width} in the first question; make them equal",
             int(uneven[0]),
         )
     answer = table.column("answer").fill_null(-1).to_numpy()
     wrong = np.flatnonzero((answer < 0) | (answer >= width))
     if len(wrong):
-        raise part.error(f"answer {answer[wrong[0]]} is no index into {width} choices", int(wrong[0]))
+        raise part.error(
+            f"answer {answer[wrong[0]]} is not an index of {width} choices; count from 0", int(wrong[0])
+        )
     query = [queries[start:stop] for start, stop in pairwise(starts)]
     return Questions(query, choices.reshape(len(counts), width), np.asarray(answer, np.int64))
 

@@ -105,4 +105,4 @@ def _unknown_ids_error(
     names = ", ".join(repr(ids[int(i)].as_py()) for i in unknown[:MAX_NAMED_IDS])
     more = f" and {len(unknown) - MAX_NAMED_IDS:,} more" if len(unknown) > MAX_NAMED_IDS else ""
     folder = "FOLDER" if part.path is None else str(part.path.parent)
-    return part.error(f"unknown {what} id {names}{more}; `mufin check {folder}` lists them all", row)
+    return part.error(f"unknown {what} id {names}{more}; run `mufin check {folder}` to list all", row)

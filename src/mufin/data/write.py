@@ -37,7 +37,7 @@ def write_folder(
     Image files that cannot be decoded are skipped.
     """
     if format not in ("parquet", "jsonl"):
-        raise UsageError(f"format {format!r} is not one of parquet, jsonl")
+        raise UsageError(f"format {format!r} is unknown; use parquet or jsonl")
     skipped: list[str] = []
     with new_folder(folder) as temporary:
         for name, rows in (("items", items), ("labels", labels)):
@@ -52,7 +52,7 @@ def write_folder(
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to `folder` if nothing goes wrong."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CatalogueError("already there and not empty; choose a new folder or remove this one", folder)
+        raise CatalogueError("folder exists and is not empty; choose another, or delete it", folder)
     temporary = beside(folder)
     temporary.mkdir(parents=True)
     try:

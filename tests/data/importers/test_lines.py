@@ -61,7 +61,7 @@ def test_good_and_bad_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
         10,
     ]
     wrong = next(problem for problem in bad_lines.problems() if problem.line == 5)
-    assert "'tags' holds a dict" in wrong.message
+    assert "'tags' is a dict" in wrong.message
 
 
 def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
     (tmp_path / "long").write_bytes(b"x" * 1000)
-    with pytest.raises(CatalogueError, match="is this the file"):
+    with pytest.raises(CatalogueError, match="expected one object per line"):
         read(tmp_path / "long")
 
 

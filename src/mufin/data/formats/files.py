@@ -49,7 +49,7 @@ def find(folder: Path) -> dict[str, Path]:
         if path.suffix not in SUFFIXES or path.name.startswith((".", "_")) or not path.is_file():
             continue
         if path.stem in found:
-            raise CatalogueError(f"beside {found[path.stem].name}: which of the two? Remove one", path)
+            raise CatalogueError(f"{found[path.stem].name} exists, too; remove one of the two", path)
         found[path.stem] = path
     return found
 

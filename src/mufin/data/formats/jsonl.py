@@ -129,7 +129,7 @@ def _parse(path: Path, schema: pa.Schema) -> pa.Table:
     safe_json.check_types(table.schema)
     table.validate(full=True)  # the parser accepts bytes that are not UTF-8
     if table.num_rows != lines.count:
-        raise ValueError("several objects on one line")
+        raise ValueError("expected one object {…} per line")
     return table
 
 
@@ -184,12 +184,12 @@ def _parse_line(text: str, known: dict[str, pa.DataType], required: tuple[str, .
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(row, dict):
-        raise ValueError(f'found {type(row).__name__}, expected an object such as {{"id": …}}')
+        raise ValueError(f'found {type(row).__name__}, expected an object {{"id": …}}')
     if "\\ud" in text.lower() and not _is_encodable(row):
-        raise ValueError("half of a surrogate pair (\\ud8…) is no character; remove it")
+        raise ValueError("unpaired surrogate (\\ud8…); remove it")
     for name in required:
         if row.get(name) is None:
-            raise ValueError(f"no {name!r} here; every line needs one")
+            raise ValueError(f"no {name!r}; every line needs one")
     for name, wanted in known.items():
         if row.get(name) is not None:
             row[name] = _convert(name, row[name], wanted)
@@ -208,7 +208,7 @@ def _convert(name: str, value: Any, wanted: pa.DataType) -> Any:
     if pa.types.is_integer(wanted):
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
             return value
-        raise ValueError(f"{name!r} is {_abbreviate(value)}, expected a whole number")
+        raise ValueError(f"{name!r} is {_abbreviate(value)}, expected an integer")
     if not pa.types.is_list(wanted):
         return _to_string(name, value)
     values = value if isinstance(value, list) else [value]
@@ -220,7 +220,7 @@ def _to_string(name: str, value: Any) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"{name!r} holds {_abbreviate(value)}, expected a string")
+    raise ValueError(f"{name!r} is {_abbreviate(value)}, expected a string")
 
 
 def _abbreviate(value: Any) -> str:

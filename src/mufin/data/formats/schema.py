@@ -63,7 +63,7 @@ def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa
     missing = [name for name in REQUIRED[kind] if name not in table.column_names]
     if missing:
         found = ", ".join(table.column_names) or "none"
-        raise CatalogueError(f"no column {missing[0]!r} (found: {found}); a file of {kind} needs it", path)
+        raise CatalogueError(f"no column {missing[0]!r} (found: {found}); a table of {kind} needs it", path)
     for name, wanted in COLUMNS[kind].items():
         if name in table.column_names:
             try:
@@ -111,7 +111,7 @@ def _convert(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 
 def _to_scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_boolean(column.type) or pa.types.is_nested(column.type):
-        raise TypeError("one string or number a row is needed")
+        raise TypeError("expected one string or number per row")
     return column.cast(wanted)
 
 
@@ -125,7 +125,7 @@ def _to_lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return _to_lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()))
     element = kind.value_type
     if pa.types.is_boolean(element) or pa.types.is_nested(element):
-        raise TypeError("a list of strings a row is needed")
+        raise TypeError("expected a list of strings per row")
     binary = pa.types.is_binary(element) or pa.types.is_large_binary(element)
     wanted = PICTURES if binary else STRINGS
     column = column if kind.equals(wanted) else column.cast(wanted)

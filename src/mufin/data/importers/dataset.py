@@ -46,11 +46,9 @@ def _listed_names(path: Path, select: Callable[[Any], Iterable[Any]]) -> list[st
     try:
         names = [str(name) for name in select(safe_json.loads(path.read_bytes()))]
         if any(name in ("", "..") or name != Path(name).name or not name.isprintable() for name in names):
-            raise ValueError("a name that is none of a file beside it")
+            raise ValueError("a name is not that of a file beside it")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        message = (
-            f"cannot be used ({type(error).__name__}: {error}); save the dataset again with save_to_disk"
-        )
+        message = f"not usable ({type(error).__name__}: {error}); save the dataset again with save_to_disk"
         raise CatalogueError(message, path) from None
     return names
 
@@ -58,7 +56,7 @@ def _listed_names(path: Path, select: Callable[[Any], Iterable[Any]]) -> list[st
 def _read_split(split: str | None, folder: Path) -> SourceTable:
     state = folder / "state.json"
     if not is_file(state):
-        message = "no dataset here; expected the folder of save_to_disk, with state.json or dataset_dict.json"
+        message = "no state.json or dataset_dict.json; expected a folder written by save_to_disk"
         raise CatalogueError(message, folder)
     tables = [
         _read_arrow(folder / file)
@@ -67,12 +65,12 @@ def _read_split(split: str | None, folder: Path) -> SourceTable:
         )
     ]
     if not tables:
-        raise CatalogueError("no rows in it", folder)
+        raise CatalogueError("the dataset is empty; save one with rows", folder)
     try:
         table = pa.concat_tables(tables)
         return SourceTable(split, table, folder, _classes(_features(table)))
     except (pa.ArrowException, ValueError) as error:
-        message = f"its files do not fit together ({error}); save the dataset again with save_to_disk"
+        message = f"the Arrow files do not match ({error}); save the dataset again with save_to_disk"
         raise CatalogueError(message, folder) from None
 
 
@@ -100,7 +98,7 @@ def _as_table(split: str | None, source: Any) -> SourceTable:
             [{key: _as_arrow_value(value) for key, value in row.items()} for row in source]
         )
     else:
-        raise UsageError(f"{type(source).__name__} gives no rows; expected a dataset or rows as dictionaries")
+        raise UsageError(f"{type(source).__name__} has no rows; expected a dataset or dictionaries")
     features = getattr(source, "features", None)
     if not isinstance(features, Mapping):
         features = _features(table)

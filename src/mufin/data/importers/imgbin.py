@@ -67,11 +67,11 @@ def find_images(folder: Path, name: str, ids: pa.ChunkedArray, problems: list[Pr
     index = next((p for place in folders if (p := place / f"{name}.img.bin.npz").is_file()), None)
     row_offsets, line_starts = _search(data, ids) if index is None else _read_index(index, len(ids))
     if not len(line_starts):
-        problems.append(Problem("warning", f"no picture for {name} in it", data.name))
+        problems.append(Problem("warning", f"no images for {name}", data.name))
     beyond = line_starts >= data.stat().st_size
     if beyond.any():
         raise CatalogueError(
-            f"offset {line_starts[beyond][0]:,} lies beyond its end; download it again", data
+            f"offset {line_starts[beyond][0]:,} lies beyond the end of the file; download it again", data
         )
     return BinPictures(data, row_offsets, line_starts)
 
@@ -81,19 +81,17 @@ def _read_index(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     try:
         matrix = load_npz(path)
         if not isinstance(matrix, csr_matrix | csr_array) or matrix.data.dtype.kind not in "iuf":
-            raise ValueError("expected CSR of numbers")
+            raise ValueError("expected a CSR matrix of numbers")
     except Exception as error:  # damaged array headers raise many kinds of exceptions
         reason = str(error)[:100] or type(error).__name__
-        raise CatalogueError(f"not a sparse matrix of scipy ({reason}); download it again", path) from None
+        raise CatalogueError(f"not a scipy sparse matrix ({reason}); download it again", path) from None
     if matrix.shape[0] != rows:
-        raise CatalogueError(
-            f"{matrix.shape[0]:,} rows, but there are {rows:,} {path.name.split('.')[0]} rows", path
-        )
+        raise CatalogueError(f"{matrix.shape[0]:,} rows, expected {rows:,}; download it again", path)
     starts, data = matrix.indptr.astype(np.int64), matrix.data
     if starts[0] != 0 or starts[-1] != len(data) or (starts[1:] < starts[:-1]).any():
-        raise CatalogueError("row offsets that are not in order; download it again", path)
+        raise CatalogueError("row offsets are not in order; download it again", path)
     if not ((data >= 0) & (data < MAX_OFFSET)).all():
-        raise CatalogueError("offsets that are no places in a file; download it again", path)
+        raise CatalogueError("offsets are not valid; download it again", path)
     # Sorted here: scipy's sorting trusts the row offsets, and its full check of them can overflow.
     owners = np.repeat(np.arange(rows), np.diff(starts))
     offsets = data[np.lexsort((matrix.indices, owners))].astype(np.int64)

@@ -54,7 +54,7 @@ class Imported:
 
     def add_skipped_images(self, files: Sequence[str]) -> None:
         """Report image files that were not copied, each with the reason."""
-        add_warning(self.problems, "image file that is left out", "images", files)
+        add_warning(self.problems, "image file skipped", "images", files)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as values for `json.dumps`."""

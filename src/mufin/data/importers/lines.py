@@ -55,7 +55,7 @@ def first_lines(path: Path) -> list[bytes]:
         found = [line.strip() for line in block.splitlines() if line.strip()]
         if found:
             return found[:FIRST_LINES]
-    raise CatalogueError("empty; expected one object a line", path)
+    raise CatalogueError("empty; expected one object per line", path)
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes, int]]:
@@ -69,7 +69,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes, int]]:
                 if not cut:
                     rest += chunk
                     if len(rest) > MAX_LINE_BYTES:
-                        message = f"longer than {MAX_LINE_BYTES >> 20} MB; is this the file?"
+                        message = f"longer than {MAX_LINE_BYTES >> 20} MB; expected one object per line"
                         raise CatalogueError(message, path, line)
                     continue
                 block, rest = rest + chunk[:cut], chunk[cut:]
@@ -77,7 +77,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes, int]]:
                 line += block.count(b"\n")
             yield line, rest, raw.tell()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        message = f"damaged or cut short after line {line:,} ({error}); download it again"
+        message = f"damaged or truncated after line {line:,} ({error}); download it again"
         raise CatalogueError(message, path) from None
     except OSError as error:
         raise CatalogueError(f"cannot be read: {error.strerror}", path) from None
@@ -118,7 +118,7 @@ class _BlockParser:
             values = {f.name: _convert(row.get(f.name), f.type, f.name) for f in self.schema}
             yield pa.Table.from_pylist([values], self.schema)
         except (ValueError, pa.ArrowException) as error:
-            self.bad_lines.add(self.file, f"{error}; the line is left out", number)
+            self.bad_lines.add(self.file, f"{error}; line skipped", number)
 
 
 def _parse_json(text: bytes, schema: pa.Schema) -> pa.Table:
@@ -130,7 +130,7 @@ def _parse_json(text: bytes, schema: pa.Schema) -> pa.Table:
     )
     table.validate(full=True)  # the parser accepts bytes that are not UTF-8
     if table.num_rows != count:
-        raise ValueError("several objects on one line")
+        raise ValueError("expected one object {…} per line")
     return table.select(schema.names)
 
 
@@ -143,7 +143,7 @@ def _load_object(line: bytes) -> dict[str, Any]:
     except UnicodeError:
         raise ValueError("not UTF-8") from None
     if not isinstance(row, dict):
-        raise ValueError("not an object such as {…}")
+        raise ValueError("expected an object {…}")
     return row
 
 
@@ -162,4 +162,4 @@ def _convert(value: Any, wanted: pa.DataType, name: str) -> Any:
             return value
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"{name!r} holds a {type(value).__name__}, expected {wanted}")
+    raise ValueError(f"{name!r} is a {type(value).__name__}, expected {wanted}")

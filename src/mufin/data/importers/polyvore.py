@@ -39,7 +39,7 @@ def read_polyvore(folder: Path, variant: Variant = "disjoint", descriptions: boo
     """
     splits = folder / variant
     if not splits.is_dir():
-        raise CatalogueError(f"no folder {variant} in it; expected the unpacked polyvore_outfits", folder)
+        raise CatalogueError(f"no folder {variant}; expected the unpacked polyvore_outfits", folder)
     metadata = _read_json(folder / "polyvore_item_metadata.json", dict)
     outfits = {
         name: _read_outfits(splits / f"{name}.json") for name in SPLITS if (splits / f"{name}.json").is_file()
@@ -72,7 +72,7 @@ def _shared_items(outfits: dict[str, Outfits], variant: str, problems: list[Prob
         shared = items[first] & items[second]
         counts[f"items in {first} and {second}"] = len(shared)
         if variant == "disjoint":
-            message = f"item of {first} that is also in {second}, though the splits are called disjoint"
+            message = f"item is also in {first}, but the splits should be disjoint"
             add_warning(problems, message, f"{second}.json", sorted(shared))
     return counts
 
@@ -88,7 +88,9 @@ def _read_json(path: Path, kind: type) -> Json:
         line = getattr(error, "lineno", None)
         raise CatalogueError(f"not JSON ({error}); unpack it again", path, line) from None
     if not isinstance(value, kind):
-        raise CatalogueError(f"found {type(value).__name__}, expected {kind.__name__}", path)
+        raise CatalogueError(
+            f"found a {type(value).__name__}, expected a {kind.__name__}; unpack it again", path
+        )
     return value
 
 
@@ -99,9 +101,9 @@ def _read_outfits(path: Path) -> Outfits:
             items = {str(item["index"]): str(item["item_id"]) for item in outfit["items"]}
             found[str(outfit["set_id"])] = items
         except (TypeError, KeyError) as error:
-            raise CatalogueError(f"outfit {number} lacks {error}", path) from None
+            raise CatalogueError(f"outfit {number} has no {error}; unpack it again", path) from None
     if not found:
-        raise CatalogueError("no outfit in it", path)
+        raise CatalogueError("no outfits; unpack it again", path)
     return found
 
 
@@ -125,7 +127,7 @@ def _read_questions(path: Path, outfits: Outfits, problems: list[Problem]) -> li
             good.append(_parse_question(question, outfits))
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             bad.append(f"question {number}: {error}")
-    add_warning(problems, "question that cannot be used; it is left out", path.name, bad)
+    add_warning(problems, "invalid question; skipped", path.name, bad)
     return good
 
 
@@ -142,7 +144,7 @@ def _parse_question(question: Json, outfits: Outfits) -> dict[str, Any]:
     if len(right) > 1:  # a wrong answer of the same outfit: the blank decides
         right = [place for place in right if answers[place] == f"{own}_{question.get('blank_position')}"]
     if len(right) != 1:
-        raise ValueError(f"{len(right)} answers are from outfit {own}")
+        raise ValueError(f"{len(right)} answers belong to outfit {own}, expected 1")
     return {
         "query": [_item(str(part), outfits) for part in question["question"]],
         "choices": [_item(answer, outfits) for answer in answers],
@@ -155,7 +157,7 @@ def _item(reference: str, outfits: Outfits) -> str:
     set_id, _, index = reference.rpartition("_")
     item = outfits.get(set_id, {}).get(index)
     if item is None:
-        raise ValueError(f"no item {reference!r}")
+        raise ValueError(f"unknown item {reference!r}")
     return item
 
 
@@ -168,7 +170,7 @@ def _items(
     rows = [metadata[item] if isinstance(metadata.get(item), dict) else {} for item in used]
     images = [[f"images/{item}.jpg"] if is_file(folder / "images" / f"{item}.jpg") else [] for item in used]
     lacking = [item for item, row in zip(used, images, strict=True) if not row]
-    add_warning(problems, "item without a picture in images/", "images", lacking)
+    add_warning(problems, "item without image in images/", "images", lacking)
     more = ["description"] if descriptions else []
     texts = [[text for text in (_title(row), *(_text(row, name) for name in more)) if text] for row in rows]
     table = {

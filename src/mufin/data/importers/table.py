@@ -54,14 +54,14 @@ def _read_table(path: Path, columns: Columns, bad_lines: BadLines) -> pa.Table:
             columns.check(table.column_names, path)
             return table.select(columns.wanted)
         case _:
-            raise CatalogueError(f"a table ends in one of {', '.join(SUFFIXES)}", path)
+            raise CatalogueError(f"unknown format; expected one of {', '.join(SUFFIXES)}", path)
 
 
 def _read_csv(path: Path, columns: Columns, bad_lines: BadLines) -> pa.Table:
     """Read a CSV or TSV file; count and skip rows with too many or too few cells."""
 
     def count_and_skip(row: Any) -> str:
-        message = f"{row.actual_columns} cells, expected {row.expected_columns}; the row is left out"
+        message = f"{row.actual_columns} cells, expected {row.expected_columns}; row skipped"
         bad_lines.add(path.name, message, row.number)
         return "skip"
 

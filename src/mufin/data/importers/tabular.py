@@ -51,9 +51,9 @@ class Columns:
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         if not self.text and not self.image:
-            raise UsageError("which columns are texts or pictures? Name at least one of them")
+            raise UsageError("no text or image column; name at least one")
         if not 0 <= self.test < 1:
-            raise UsageError(f"test share {self.test} is not in [0, 1)")
+            raise UsageError(f"test share {self.test}: expected a number in [0, 1)")
 
     @property
     def wanted(self) -> list[str]:
@@ -65,7 +65,7 @@ class Columns:
         """Raise a UsageError if the source lacks a column that is wanted."""
         for name in self.wanted:
             if name not in names:
-                raise UsageError(f"{source}: no column {name!r}; there are: {', '.join(names)}")
+                raise UsageError(f"{source}: no column {name!r}; columns: {', '.join(names)}")
 
 
 @dataclass
@@ -175,7 +175,7 @@ class _Builder:
         items = self._items()
         check_ids(items.ids, Part("table", "items", items.table))
         found = Imported("table")
-        message = "picture file that is not there; the row goes without it"
+        message = "image file not found; the row is used without it"
         add_warning(found.problems, message, "table", self.missing_images)
         labels = None
         if self.columns.labels_are_items:
@@ -205,7 +205,7 @@ class _Builder:
     def _drop_unknown_labels(self, found: Imported) -> None:
         ids = set(self.ids)
         unknown = sorted({label for row in self.labels for label in row} - ids)
-        add_warning(found.problems, "label that is no id of a row; it is left out", "table", unknown)
+        add_warning(found.problems, "label is not the id of a row; ignored", "table", unknown)
         self.labels = [[label for label in row if label in ids] for row in self.labels]
 
     def _split_parts(self) -> list[Part]:
@@ -221,11 +221,9 @@ class _Builder:
         for name in rows_of:
             if name in RESERVED_NAMES or not name.replace("-", "").replace("_", "").isalnum():
                 reserved = ", ".join(RESERVED_NAMES)
-                raise UsageError(
-                    f"split {name!r}: expected a plain name such as train, and none of {reserved}"
-                )
+                raise UsageError(f"split {name!r}: expected letters, digits, - or _, and not {reserved}")
         if not rows_of:
-            raise CatalogueError(f"no row has a label in {', '.join(columns.labels)}; is this the column?")
+            raise CatalogueError(f"no row has a label in {', '.join(columns.labels)}; name another column")
         return [self._split_part(name, rows) for name, rows in rows_of.items()]
 
     def _split_part(self, name: str, rows: list[int]) -> Part:

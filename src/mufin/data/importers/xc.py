@@ -86,9 +86,7 @@ def _read_table(folder: Path, name: str, problems: list[Problem], progress: Prog
     """Read the table `trn`, `tst` or `lbl`."""
     path = _find_file(folder, name)
     if path is None:
-        raise CatalogueError(
-            f"no {name}.json, {name}.json.gz or raw_data/{LONG_NAMES[name]}.raw.txt in it", folder
-        )
+        raise CatalogueError(f"no {name}.json, {name}.json.gz or raw_data/{LONG_NAMES[name]}.raw.txt", folder)
     if path.name.endswith(".raw.txt"):
         ids, texts = _read_raw(path)
         targets = None
@@ -108,13 +106,15 @@ def _read_json(path: Path, progress: Progress) -> pa.Table:
     table = pa.concat_tables([LINE_SCHEMA.empty_table(), *lines.read(path, LINE_SCHEMA, bad_lines, progress)])
     if bad_lines.count:
         first = bad_lines.problems()[0]
-        reason = first.message.removesuffix("; the line is left out")
-        raise CatalogueError(f"{reason}; rows are known by their line, so mend it", path, first.line)
+        reason = first.message.removesuffix("; line skipped")
+        raise CatalogueError(
+            f"{reason}; fix the line, since other files refer to it by number", path, first.line
+        )
     if not len(table):
-        raise CatalogueError("empty; expected one object a line", path)
+        raise CatalogueError("empty; expected one object per line", path)
     if table["uid"].null_count:
         row = int(np.flatnonzero(table["uid"].is_null().to_numpy())[0])
-        raise CatalogueError(f"no 'uid' in object {row + 1}; every one needs it", path)
+        raise CatalogueError(f"no 'uid' in object {row + 1}; every object needs one", path)
     return table
 
 
@@ -150,17 +150,21 @@ def _read_targets(folder: Path, split: str, table: XcTable, labels: int) -> tupl
     if path.is_file():
         offsets, rows = _read_pairs(path)
         if len(offsets) - 1 != size:
-            raise CatalogueError(f"{len(offsets) - 1:,} points, but {table.path.name} has {size:,}", path)
+            raise CatalogueError(
+                f"{len(offsets) - 1:,} points, but {table.path.name} has {size:,}; they must match", path
+            )
     elif table.targets is not None:
         path, (offsets, rows) = table.path, table.targets
     else:
         raise CatalogueError(
-            f"neither target_ind nor {path.name}: which labels do the points have?", table.path
+            f"no target_ind, and no file {path.name}; one of them must give the labels", table.path
         )
     wrong = np.flatnonzero((rows < 0) | (rows >= labels))
     if len(wrong):
         point = int(np.searchsorted(offsets, wrong[0], side="right"))
-        raise CatalogueError(f"point {point}: label {rows[wrong[0]]} of {labels:,} (counted from 0)", path)
+        raise CatalogueError(
+            f"point {point}: label {rows[wrong[0]]}, but there are {labels:,} (counted from 0)", path
+        )
     return offsets, rows
 
 
@@ -174,11 +178,11 @@ def _read_pairs(path: Path) -> tuple[np.ndarray, np.ndarray]:
                 found = [int(pair.partition(b":")[0]) for pair in line.split()]
                 rows.append(np.asarray(found, np.int64))
             except (ValueError, OverflowError):
-                raise CatalogueError("not of the form `label:1.0 label:1.0 …`", path, number) from None
+                raise CatalogueError("expected `label:1.0 label:1.0 …`", path, number) from None
             counts.append(len(found))
     if len(header) != 2 or header[0].lstrip(b"0") != (b"%d" % len(counts)).lstrip(b"0"):
         said = b" ".join(header)[:40].decode(errors="replace")
-        raise CatalogueError(f"first line says {said!r}, found {len(counts)} points", path, 1)
+        raise CatalogueError(f"first line is {said!r}, but the file has {len(counts)} points", path, 1)
     flat = np.concatenate([np.zeros(0, np.int64), *rows])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), flat
 
@@ -190,11 +194,13 @@ def _read_filter(path: Path, points: pa.ChunkedArray, labels: pa.ChunkedArray) -
     try:
         pairs = np.loadtxt(path, np.int64, ndmin=2)
     except ValueError as error:
-        raise CatalogueError(f"not two row numbers a line ({error})", path) from None
+        raise CatalogueError(f"expected two row numbers per line ({error})", path) from None
     if not len(pairs):
         return
     if pairs.shape[1] != 2 or pairs.min() < 0 or (pairs >= [len(points), len(labels)]).any():
-        raise CatalogueError(f"rows beyond {len(points):,} points or {len(labels):,} labels", path)
+        raise CatalogueError(
+            f"expected rows of {len(points):,} points and {len(labels):,} labels, from 0", path
+        )
     ids, names = points.take(pa.array(pairs[:, 0])), labels.take(pa.array(pairs[:, 1]))
     yield pa.table({"id": ids, "label": names})
 
@@ -215,7 +221,7 @@ def _with_unique_ids(items: Items, what: str, problems: list[Problem]) -> Items:
         if seen[uid] > 1:
             repeated.append(uid)
             ids[row] = f"{uid}~{seen[uid]}"
-    add_warning(problems, f"uid given twice among the {what}; it has a number behind it now", what, repeated)
+    add_warning(problems, f"duplicate uid of {what}; a number is appended", what, repeated)
     return (
         Items(items.table.set_column(0, "id", pa.array(ids, STRING)), items.pictures) if repeated else items
     )

@@ -29,9 +29,9 @@ class Curation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.test < 1:
-            raise UsageError(f"test share {self.test} is not in [0, 1)")
+            raise UsageError(f"test share {self.test}: expected a number in [0, 1)")
         if min(self.pictures, self.min_labels, self.min_points) < 1:
-            raise UsageError("pictures, min_labels and min_points are 1 or more")
+            raise UsageError("pictures, min_labels and min_points must be at least 1")
 
 
 @dataclass

@@ -74,7 +74,9 @@ def detect_release(path: Path) -> tuple[Release, lines.Syntax]:
                 continue
             if isinstance(row, dict):
                 return _release_of(set(row), syntax, path), syntax
-    raise CatalogueError("neither JSON objects nor Python literals; is this the file?", path, 1)
+    raise CatalogueError(
+        "neither JSON objects nor Python literals; expected Amazon product metadata", path, 1
+    )
 
 
 def _release_of(names: set[str], syntax: lines.Syntax, path: Path) -> Release:
@@ -85,7 +87,10 @@ def _release_of(names: set[str], syntax: lines.Syntax, path: Path) -> Release:
     if "asin" in names:
         return "2014" if syntax == "literal" or {"related", "imUrl", "categories"} & names else "2018"
     found = ", ".join(sorted(names)[:8])
-    raise CatalogueError(f"no asin, parent_asin or ASIN in the first object (found: {found})", path)
+    raise CatalogueError(
+        f"no asin, parent_asin or ASIN in the first object (found: {found}); is this the right file?",
+        path,
+    )
 
 
 def _normalise(table: pa.Table, release: Release, bad_lines: BadLines, file: str) -> pa.Table:
@@ -120,7 +125,7 @@ def _normalise(table: pa.Table, release: Release, bad_lines: BadLines, file: str
     named = pc.fill_null(pc.not_equal(ids, ""), False)
     lacking = len(table) - (pc.sum(named).as_py() or 0)
     if lacking:
-        bad_lines.add(file, "product without an asin; it is left out", count=lacking)
+        bad_lines.add(file, "product without asin; skipped", count=lacking)
     return made.filter(named) if lacking else made
 
 

@@ -37,7 +37,7 @@ def import_amazon(
     """Write the products of these files as a catalogue; without a curation, all are in `train`."""
     progress = progress or Progress(quiet=True)
     if not sources:
-        raise UsageError("no file to import; give one or more of Amazon's metadata files")
+        raise UsageError("no file to import; name at least one file of Amazon product metadata")
     for path in sources:
         if not path.is_file():
             raise CatalogueError("no such file; expected Amazon product metadata, plain or .gz", path)
@@ -46,7 +46,7 @@ def import_amazon(
         spool = Spool(temporary)
         spool.fill(table for path in sources for table in products(path, bad_lines, progress))
         if not any(map(len, spool.keys)):
-            raise CatalogueError("no product in it that can be used", sources[0])
+            raise CatalogueError("no usable product; is this Amazon product metadata?", sources[0])
         imported = _convert(spool, temporary, curation, progress)
         spool.remove()
     imported.counts["bad lines"] = bad_lines.count
@@ -134,12 +134,12 @@ class Spool:
 
 def _convert(spool: Spool, folder: Path, curation: Curation | None, progress: Progress) -> Imported:
     """Write the tables of a catalogue from the spool."""
-    progress.say("Looking up the products that were bought too")
+    progress.say("Looking up also-bought products")
     relation, is_first, unknown = spool.relation()
     has_content = np.concatenate(spool.has_content)
-    imported = Imported("amazon", counts={"products": len(is_first), "ids that are no product": unknown})
+    imported = Imported("amazon", counts={"products": len(is_first), "unknown product ids": unknown})
     if repeated := int((~is_first).sum()):
-        message = "asin given twice; the first counts"
+        message = "duplicate asin; the first is used"
         imported.problems.append(Problem("warning", message, "products", repeated))
     if curation is None:
         relation.drop_duplicates()
@@ -148,9 +148,9 @@ def _convert(spool: Spool, folder: Path, curation: Curation | None, progress: Pr
         chosen = Curated(np.flatnonzero(is_first), none, none, none.reshape(0, 2), 0)
     else:
         chosen = curate(relation, is_first & has_content, curation)
-        imported.counts["without title and picture"] = int((is_first & ~has_content).sum())
+        imported.counts["without title and image"] = int((is_first & ~has_content).sum())
     if not len(chosen.train):
-        raise CatalogueError("no product is left to train on: none names another that is there")
+        raise CatalogueError("no product to train on: no also-bought id is a product of these files")
     max_images = None if curation is None else curation.pictures
     imported.statistics = _CatalogueWriter(spool, folder, relation, chosen, max_images, progress).write()
     if len(chosen.filter_pairs):
