@@ -1,4 +1,4 @@
-"""Changes of data files that a reader must survive: bytes, tokens, lines, brackets without end."""
+"""Mutate data files: bytes, tokens, lines, deep nesting. Readers must survive every mutation."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ TOKENS = [
     b"-9223372036854775809", b"9" * 400, b"9" * 5000, b'"\\ud800"', b"\\ud800", b'"x"', b"1.5", b"2147483648",
     b"../", b"/", b" ",
 ]  # fmt: skip
-DEEP = [b"[", b"{", b'{"a":', b"(", b'[{"a":', b"-"]
+OPENINGS = [b"[", b"{", b'{"a":', b"(", b'[{"a":', b"-"]
 
 
 def mutate(name: str, raw: bytes, rng: random.Random) -> bytes:
-    """The bytes of a file, changed; compressed files are often changed inside."""
+    """Return mutated bytes of a file; compressed files are usually mutated inside."""
     if name.endswith(".gz") and rng.random() < 0.8:
-        return gzip.compress(changed(gzip.decompress(raw), rng), 1)
+        return gzip.compress(mutate_text(gzip.decompress(raw), rng), 1)
     if name.endswith(".npz") and rng.random() < 0.8:
         return _archive(raw, rng)
     if name.endswith((".parquet", ".arrow")):
         return _binary(raw, rng)
-    return changed(raw, rng)
+    return mutate_text(raw, rng)
 
 
-def changed(raw: bytes, rng: random.Random) -> bytes:
-    """One to three changes of a text."""
+def mutate_text(raw: bytes, rng: random.Random) -> bytes:
+    """Apply one to three mutations."""
     for _ in range(rng.choice([1, 1, 2, 3])):
-        raw = rng.choice(CHANGES)(raw, rng)
+        raw = rng.choice(MUTATIONS)(raw, rng)
     return raw
 
 
 def _binary(raw: bytes, rng: random.Random) -> bytes:
-    """Flips, mostly in the footer, and now and then any change."""
+    """Flip bytes, mostly in the footer; sometimes apply any mutation."""
     if rng.random() < 0.15:
-        return changed(raw, rng)
+        return mutate_text(raw, rng)
     data = bytearray(raw)
     footer = 8 + int.from_bytes(raw[-8:-4], "little") if raw.endswith(b"PAR1") else len(raw) // 3
     low = max(0, len(raw) - footer) if rng.random() < 0.6 else 0
@@ -50,7 +50,7 @@ def _binary(raw: bytes, rng: random.Random) -> bytes:
 
 
 def _archive(raw: bytes, rng: random.Random) -> bytes:
-    """A zip file with one member changed, lost or replaced."""
+    """Change, drop or replace one member of a zip file."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = rng.choice(sorted(members))
@@ -60,7 +60,7 @@ def _archive(raw: bytes, rng: random.Random) -> bytes:
         case 1:
             members[name] = members[rng.choice(sorted(members))]
         case 2:
-            members[name] = changed(members[name], rng)
+            members[name] = mutate_text(members[name], rng)
         case _:
             members[name] = _binary(members[name], rng)
     buffer = io.BytesIO()
@@ -93,9 +93,9 @@ def _insert(raw: bytes, rng: random.Random) -> bytes:
 
 
 def _nest(raw: bytes, rng: random.Random) -> bytes:
-    """Brackets, some of them closed, in the place of a value, of a line, or anywhere."""
+    """Replace a value, a line or a bracket with deep nesting, closed or not."""
     depth = rng.choice([3, 100, 2000, 200_000])
-    opening = rng.choice(DEEP)
+    opening = rng.choice(OPENINGS)
     closing = {"[": b"]", "{": b"}", "(": b")", "a": b"}", "-": b""}[
         chr(opening[-1] if len(opening) == 1 else 97)
     ]
@@ -128,7 +128,7 @@ def _replace_one(raw: bytes, rng: random.Random, pattern: bytes, value: bytes) -
 
 
 def _lines(raw: bytes, rng: random.Random) -> bytes:
-    """A line lost, doubled, swapped, or replaced by something that is none."""
+    """Drop, repeat, swap, break or replace a line."""
     lines = raw.split(b"\n")
     one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
     match rng.randrange(5):
@@ -146,9 +146,9 @@ def _lines(raw: bytes, rng: random.Random) -> bytes:
 
 
 def _key(raw: bytes, rng: random.Random) -> bytes:
-    """One of the names in the text, everywhere under another name."""
+    """Rename one key everywhere."""
     names = sorted(set(re.findall(rb"[\"'](\w+)[\"'] ?:", raw)))
     return raw.replace(rng.choice(names), rng.choice([b"x", *names])) if names else raw
 
 
-CHANGES = [_flip, _cut, _slice, _insert, _insert, _nest, _token, _token, _token, _lines, _lines, _key]
+MUTATIONS = [_flip, _cut, _slice, _insert, _insert, _nest, _token, _token, _token, _lines, _lines, _key]

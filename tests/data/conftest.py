@@ -1,4 +1,4 @@
-"""Small pictures and folders that the data tests share."""
+"""Small images and folders that the data tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = list[dict[str, Any]]
 def encoded(
     color: str | tuple[int, ...] = "red", size: tuple[int, int] = (6, 4), format: str = "PNG"
 ) -> bytes:
-    """A picture of one colour, encoded."""
+    """Encode an image of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", size, color).save(buffer, format)
     return buffer.getvalue()
@@ -40,5 +40,5 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def picture() -> Callable[..., bytes]:
-    """A function that encodes a picture of one colour."""
+    """A function that encodes an image of one colour."""
     return encoded

@@ -1,4 +1,4 @@
-"""What cannot be read is said in one sentence with its file and line; what is harmless is forgiven."""
+"""Unreadable input raises one sentence with file and line; harmless deviations are accepted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_bad_line_is_named(folder: Folder, second: bytes, message: str) -> Non
         Catalogue.read(folder(items=GOOD + b"\n" + second))
 
 
-def test_harmless_slips_are_forgiven(folder: Folder) -> None:
+def test_harmless_deviations_are_accepted(folder: Folder) -> None:
     lines = [
         b'\xef\xbb\xbf{"id": 1, "title": 7, "size": 3}',
         b'{"id": "b", "texts": "lone", "images": "p.png", "size": "large"}',
@@ -69,7 +69,7 @@ def test_harmless_slips_are_forgiven(folder: Folder) -> None:
     assert items.table.column("size").to_pylist() == ["3", "large", "[1]"]
 
 
-def test_slips_far_apart_are_forgiven_too(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deviations_in_different_chunks_are_accepted(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "ROWS_PER_CHUNK", 2)
     rows = [
         {"id": 1, "x": 1},
@@ -146,7 +146,7 @@ def test_parquet_with_other_columns(tmp_path: Path, table: pa.Table, message: st
         Catalogue.read(tmp_path)
 
 
-def test_parquet_of_other_types_is_brought_to_ours(tmp_path: Path) -> None:
+def test_parquet_of_other_types_is_converted(tmp_path: Path) -> None:
     table = pa.table(
         {
             "id": pa.array([1, 2]),
@@ -161,7 +161,7 @@ def test_parquet_of_other_types_is_brought_to_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"no parquet at all" * 100])
-def test_a_file_that_is_no_parquet(tmp_path: Path, raw: bytes) -> None:
+def test_a_file_that_is_not_parquet(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "items.parquet").write_bytes(raw)
     with pytest.raises(CatalogueError, match="items.parquet: not readable as Parquet"):
         Catalogue.read(tmp_path)

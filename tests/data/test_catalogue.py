@@ -41,7 +41,7 @@ def shop(picture: Callable[..., bytes]) -> Catalogue:
 
 
 def contents(items: Any) -> list[Item]:
-    """The items with their pictures as bytes, wherever they are."""
+    """Return the items with their images as bytes, wherever they are stored."""
 
     def read(picture: Any) -> bytes:
         return picture.read_bytes() if isinstance(picture, Path) else picture

@@ -1,4 +1,4 @@
-"""Damaged data files: never a crash, never an exception that is not ours, and the place is named."""
+"""Damaged data files raise a CatalogueError that names the place; they never crash the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_a_column_chunk_that_aborts_pyarrow(tmp_path: Path) -> None:
     path = tmp_path / "items.parquet"
     pq.write_table(pa.table({"id": ["a"], "images": [[b"x", b"y"]]}), path)
     raw = path.read_bytes()
-    place = raw.index(b"\x25\x02\x18\x07element") + 1  # optional becomes required: another number of levels
+    place = (
+        raw.index(b"\x25\x02\x18\x07element") + 1
+    )  # optional becomes required, which changes the number of levels
     path.write_bytes(raw[:place] + b"\0" + raw[place + 1 :])
     assert "items.parquet: not readable as Parquet" in read_apart("read", tmp_path)[0]
 
@@ -42,13 +44,13 @@ def test_a_table_that_is_not_utf8(tmp_path: Path, suffix: str) -> None:
             Catalogue.from_table(path, text="title", labels="tags" if number == 3 else "tägs")
 
 
-def test_rows_of_an_index_that_are_none(tmp_path: Path) -> None:
+def test_an_image_index_with_invalid_arrays(tmp_path: Path) -> None:
     folder = tmp_path / "xc"
     shutil.copytree(SAMPLES / "released", folder)
     path = folder / "images" / "train.img.bin.npz"
     arrays = dict(np.load(path))
     wrapped = arrays["indptr"].astype(np.int32)
-    wrapped[2:4] = -(2**31), 2**31 - 1  # differences that overflow to numbers above 0
+    wrapped[2:4] = -(2**31), 2**31 - 1  # differences that overflow to positive numbers
     wrong = {
         "indptr": [arrays["indptr"][::-1], arrays["indptr"] * 1000, np.roll(arrays["indptr"], 1), wrapped],
         "indices": [arrays["indices"].reshape(1, -1), arrays["indices"][1:]],
@@ -69,7 +71,7 @@ def test_rows_of_an_index_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [b"", b"x 3", b"9" * 5000 + b" 3", b"-1 3", b"14", b"\xff 3"])
-def test_a_header_of_points_that_is_none(tmp_path: Path, header: bytes) -> None:
+def test_an_invalid_header_of_points(tmp_path: Path, header: bytes) -> None:
     folder = tmp_path / "xc"
     shutil.copytree(SAMPLES / "released", folder)
     path = folder / "tst_X_Y.txt"
@@ -104,7 +106,7 @@ def test_polyvore_without_questions(tmp_path: Path) -> None:
         ("train/state.json", b"\xff"),
     ],
 )
-def test_a_saved_dataset_that_is_none(tmp_path: Path, file: str, raw: bytes) -> None:
+def test_a_saved_dataset_with_damaged_json(tmp_path: Path, file: str, raw: bytes) -> None:
     folder = tmp_path / "saved"
     shutil.copytree(SAMPLES / "table" / "saved", folder)
     (folder / file).write_bytes(raw)

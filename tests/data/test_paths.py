@@ -1,4 +1,4 @@
-"""The image paths of a catalogue stay inside its folder, and only images are copied out of it."""
+"""Image paths of a catalogue stay inside its folder, and only images are copied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAVING = [
     "p\\..\\a.png",
 ]
 STAYING = ["a.png", "./a.png", "a..b.png", "p/..a.png", "...", "p/a../b.png", "~/a.png"]
-LINKS = pytest.mark.skipif(os.name == "nt", reason="symbolic links need rights there")
+LINKS = pytest.mark.skipif(os.name == "nt", reason="symbolic links need privileges on Windows")
 
 
 @pytest.mark.parametrize("path", LEAVING)

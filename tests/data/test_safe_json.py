@@ -1,4 +1,4 @@
-"""JSON lines that would crash a parser are refused first, with file and line; all others pass."""
+"""JSON lines that would crash a parser are refused, with file and line; all others pass."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_imported_lines_that_crash_parsers(tmp_path: Path) -> None:
         (b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}" + b" " * 2000, 1),
     ],
 )
-def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
+def test_safe_lines_are_counted(block: bytes, count: int) -> None:
     assert safe_json.count_lines(block) == count
     assert safe_json.count_lines(memoryview(block)) == count
 
@@ -82,7 +82,7 @@ def test_what_is_safe_to_parse(block: bytes, count: int) -> None:
         b'{"a": "\\\\", "b": ' + b"[" * 2000 + b"]" * 2000 + b"}",
     ],
 )
-def test_what_is_not_safe_to_parse(block: bytes) -> None:
+def test_unsafe_lines_are_refused(block: bytes) -> None:
     with pytest.raises(ValueError, match="expected one object|nested more than 64 levels deep"):
         safe_json.count_lines(block)
 

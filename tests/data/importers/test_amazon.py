@@ -17,7 +17,7 @@ AMAZON = SAMPLES / "amazon"
 
 
 @pytest.mark.parametrize("name", ["meta-2014.json", "meta-2018.json.gz", "meta-2023.jsonl"])
-def test_amazon_as_it_is(name: str) -> None:
+def test_amazon_without_curation(name: str) -> None:
     catalogue = Catalogue.from_amazon(AMAZON / name)
     assert catalogue.labels is catalogue.items
     assert catalogue.splits == ["train"]
@@ -31,12 +31,12 @@ def test_amazon_as_it_is(name: str) -> None:
     assert catalogue.imported.statistics.L == 40
 
 
-def test_amazon_2014_texts_and_pictures() -> None:
+def test_amazon_2014_texts_and_images() -> None:
     catalogue = Catalogue.from_amazon(AMAZON / "meta-2014.json")
     assert catalogue.items[1].texts == ('the "kids\'" lamp, 5\\" wide, café',)
     urls = catalogue.items.table["image_urls"].to_pylist()
     assert urls[0] == ["https://pictures.example.com/I/B000000000.jpg"]
-    assert urls[2] == []  # the drawing that stands for no picture
+    assert urls[2] == []  # the placeholder image is dropped
     assert catalogue.items[0].category == "Home"
     assert catalogue.imported is not None
     told = [str(problem) for problem in catalogue.imported.problems]
@@ -49,11 +49,11 @@ def test_amazon_2018_curated() -> None:
     table, ids = catalogue.items.table, catalogue.items.ids.to_pylist()
     urls = dict(zip(ids, table["image_urls"].to_pylist(), strict=True))
     assert len(urls["B000000000"]) == 15
-    assert "B000000003" not in ids  # neither title nor picture
+    assert "B000000003" not in ids  # neither title nor image
     assert catalogue.items[ids.index("B000000002")].texts == ()  # a script is no title
     assert catalogue.items[ids.index("B000000004")].texts == ("1984",)
-    assert "B000000001" not in ids  # it names nobody …
-    assert "B000000001" in catalogue.labels.ids.to_pylist()  # … but is named
+    assert "B000000001" not in ids  # it has no labels …
+    assert "B000000001" in catalogue.labels.ids.to_pylist()  # … but is a label
     train, test = catalogue.split("train"), catalogue.split("test")
     hidden = catalogue.filter
     labels = catalogue.labels.ids.to_pylist()
@@ -77,7 +77,7 @@ def test_a_bad_first_line_is_one_bad_line(tmp_path: Path) -> None:
     assert catalogue.imported.counts["bad lines"] == 2
 
 
-def test_amazon_2023_prefers_large_pictures() -> None:
+def test_amazon_2023_prefers_large_images() -> None:
     catalogue = Catalogue.from_amazon(AMAZON / "meta-2023.jsonl")
     host = "https://pictures.example.com/I/B000000005"
     assert catalogue.items.table["image_urls"][5].as_py() == [f"{host}.jpg", f"{host}-hi.jpg"]

@@ -64,7 +64,7 @@ def test_good_and_bad_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
     assert "'tags' is a dict" in wrong.message
 
 
-def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(b'{"id": "a"}\n' * 100_000)[:-200])
     with pytest.raises(CatalogueError, match="download it again"):
@@ -82,7 +82,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read(tmp_path / "long")
 
 
-def test_literals_say_the_same_as_python() -> None:
+def test_literals_are_parsed_as_python_does() -> None:
     rng = random.Random(0)
     pieces = [
         "a",
@@ -121,7 +121,7 @@ def test_literals_say_the_same_as_python() -> None:
     for value, line in zip(values, literal.to_json(block).split(b"\n"), strict=True):
         try:
             found = json.loads(line)
-        except ValueError:  # only what JSON cannot say may fall back
+        except ValueError:  # only escapes that JSON lacks may fall back
             found = json.loads(literal.evaluate(repr(value).encode()))
         assert found == value
     odd = [b"('a', 'b')", b"{'a': 'b' 'c'}", b"{'a': u'x', 'b': [1,]}", b"{'a': '\\101\\N{BULLET}'}"]
@@ -132,12 +132,12 @@ def test_literals_say_the_same_as_python() -> None:
 @pytest.mark.parametrize(
     "line", [b"__import__('os')", b"{'a': open('x')}", b"{'a': ", b"'" * 9, b"(" * 3000, b"\xff"]
 )
-def test_what_is_no_literal_is_never_run(line: bytes) -> None:
+def test_other_expressions_are_never_run(line: bytes) -> None:
     with pytest.raises(ValueError, match="not a Python literal"):
         literal.evaluate(line)
 
 
-def test_keys_tell_ids_apart() -> None:
+def test_different_ids_have_different_keys() -> None:
     rng = random.Random(1)
     alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_é "
     ids = list(
@@ -154,10 +154,10 @@ def test_keys_tell_ids_apart() -> None:
     assert KeyIndex(np.zeros(0, np.uint64)).rows(asked).tolist() == [-1, -1, -1]
 
 
-def by_loops(
+def curate_with_loops(
     pairs: dict[int, list[int]], usable: set[int], in_test: list[bool], settings: Curation
 ) -> tuple[object, ...]:
-    """The rules once more, on dictionaries."""
+    """Apply the same rules with dictionaries."""
     kept = {
         a: list(dict.fromkeys(b for b in others if b in usable and b != a))
         for a, others in pairs.items()
@@ -186,7 +186,7 @@ def by_loops(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_curation_is_what_loops_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curation_equals_plain_loops(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mufin.data.importers.amazon.curate.PAIRS_PER_BLOCK", 7)
     rng = np.random.default_rng(seed)
     n = 30
@@ -200,14 +200,16 @@ def test_curation_is_what_loops_say(seed: int, monkeypatch: pytest.MonkeyPatch) 
     found = curate(relation, usable.copy(), settings)
     in_test = (np.random.default_rng(seed).random(n) < 0.4).tolist()
     existing = {a: [b for b in others if b >= 0] for a, others in pairs.items()}
-    train, test, labels, hidden, kept = by_loops(existing, set(np.flatnonzero(usable)), in_test, settings)
+    train, test, labels, hidden, kept = curate_with_loops(
+        existing, set(np.flatnonzero(usable)), in_test, settings
+    )
     assert (found.train.tolist(), found.test.tolist(), found.labels.tolist()) == (train, test, labels)
     assert {tuple(pair) for pair in found.filter_pairs.tolist()} == hidden
     left = [columns[offsets[a] : offsets[a + 1]] for a in range(n)]
     assert {a: [b for b in row.tolist() if b >= 0] for a, row in enumerate(left) if (row >= 0).any()} == kept
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     for wrong in ({"test": 1.0}, {"pictures": 0}, {"min_labels": 0}):
         with pytest.raises(UsageError):
             Curation(**wrong)
