@@ -63,7 +63,7 @@ def test_every_problem_is_found_with_its_line(folder: Folder, picture: Callable[
     places = {
         "not JSON": ("error", "items.jsonl", 4),
         "duplicate id": ("error", "items.jsonl", 6),
-        "without text and image": ("warning", "items.jsonl", 5),
+        "neither text nor image": ("warning", "items.jsonl", 5),
         "longer than 10,000 characters": ("warning", "items.jsonl", 7),
         "image file not found": ("warning", "items.jsonl", 1),
         "image cannot be read; the item": ("warning", "items.jsonl", 3),

@@ -118,7 +118,7 @@ class _FolderCheck:
         offsets, flat = items.flat_texts()
         texts, images = np.diff(offsets), np.diff(items.pictures.offsets)
         empty = np.flatnonzero((texts == 0) & (images == 0))
-        checked.add("warning", "item without text and image; it cannot be found", empty, ids)
+        checked.add("warning", "item has neither text nor image; it cannot be found", empty, ids)
         long = np.flatnonzero(pc.greater(pc.utf8_length(flat), LONG_TEXT).to_numpy(zero_copy_only=False))
         rows = np.unique(np.searchsorted(offsets, long, side="right") - 1)
         checked.add(

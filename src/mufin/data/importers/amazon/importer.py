@@ -148,7 +148,7 @@ def _convert(spool: Spool, folder: Path, curation: Curation | None, progress: Pr
         chosen = Curated(np.flatnonzero(is_first), none, none, none.reshape(0, 2), 0)
     else:
         chosen = curate(relation, is_first & has_content, curation)
-        imported.counts["without title and image"] = int((is_first & ~has_content).sum())
+        imported.counts["without title or image"] = int((is_first & ~has_content).sum())
     if not len(chosen.train):
         raise CatalogueError("no product to train on: no also-bought id is a product of these files")
     max_images = None if curation is None else curation.pictures
