@@ -67,9 +67,7 @@ class Eligible:
         if self.allowed is not None:
             ok &= self.allowed[labels.clamp(min=0)]
         if self.pairs is not None:
-            wanted = rows[:, None] * self.n_labels + labels
-            place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
-            ok &= self.pairs[place] != wanted
+            ok &= ~among(self.pairs, rows[:, None] * self.n_labels + labels)
         return ok
 
 
@@ -106,6 +104,20 @@ class Fetching(Source, Protocol):
         """⟨x̂_b, v_e⟩ for entries (B, n), the same number however many queries are asked together."""
 
 
+def pair_keys(relation: csr_matrix) -> Tensor:
+    """row · L + column of each pair of a relation (B, L), ascending (nnz,); a stored False is none."""
+    rows, columns = relation.nonzero()
+    return torch.from_numpy(np.sort(rows.astype(np.int64) * relation.shape[1] + columns))
+
+
+def among(keys: Tensor, wanted: Tensor) -> Tensor:
+    """Which of the wanted (...) are among the ascending keys (n,), bool."""
+    if not len(keys):
+        return torch.zeros_like(wanted, dtype=torch.bool)
+    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return keys[place] == wanted
+
+
 def eligible(queries: Tensor, n_labels: int, exclude: csr_matrix | None, allowed: Tensor | None) -> Eligible:
     """Check and pack what a search was told to leave out."""
     pairs, device = None, queries.device
@@ -115,9 +127,8 @@ def eligible(queries: Tensor, n_labels: int, exclude: csr_matrix | None, allowed
                 f"exclude is {exclude.shape}, but there are {len(queries)} queries and {n_labels} labels: "
                 "give one row a query and one column a label"
             )
-        rows, columns = exclude.nonzero()
-        keys = np.sort(rows.astype(np.int64) * n_labels + columns)
-        pairs = torch.from_numpy(keys).to(device) if len(keys) else None
+        keys = pair_keys(exclude)
+        pairs = keys.to(device) if len(keys) else None
     if allowed is not None:
         if allowed.shape != (n_labels,) or allowed.dtype != torch.bool:
             raise UsageError(

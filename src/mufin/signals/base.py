@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from mufin.errors import ModelError
 from mufin.folder import AGAIN
 from mufin.ragged import Ints
 from mufin.retrieve.lists import Lists
+from mufin.retrieve.shortlist import among, pair_keys
 from mufin.rows import Rows
 from mufin.tensors import Tensors, read_tensors, write_tensors
 
@@ -61,7 +61,7 @@ class Query:
 
     known: Known
     bags: PackedBags
-    readings: Mapping[str, Any]  # Rows of each signal, by its name
+    readings: Mapping[str, Any]  # Rows of each signal, by its name, where they were read: on the CPU
     exclude: csr_matrix | None = None  # (B, L): labels not to be shown for a query
     allowed: Tensor | None = None  # (L,) bool; None: all labels
     memo: dict[str, Any] = field(default_factory=dict)
@@ -100,9 +100,16 @@ class Query:
         shown = labels >= 0
         if self.allowed is not None:
             shown &= self.allowed[labels.clamp(min=0)]
-        if self.exclude is not None and self.exclude.nnz and labels.numel():
-            shown &= ~marked(labels, self.exclude)
+        if self.exclude is not None and self.hidden is not None:
+            shown &= ~among(self.hidden, _keys(labels, self.exclude.shape[1]))
         return shown
+
+    @cached_property
+    def hidden(self) -> Tensor | None:
+        """The pairs of `exclude` as ascending keys; None if there are none."""
+        if self.exclude is None or not self.exclude.nnz:
+            return None
+        return pair_keys(self.exclude).to(self.bags.rows.device)
 
 
 @dataclass(frozen=True)
@@ -218,10 +225,13 @@ class Signal:
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
     """Which label rows (B, K) stand in the relation (B, L), bool; −1 never does."""
-    columns = labels.cpu().numpy().ravel()
-    rows = np.repeat(np.arange(len(labels)), labels.shape[1])
-    found = np.asarray(relation[rows, np.maximum(columns, 0)]).ravel().astype(bool) & (columns >= 0)
-    return torch.from_numpy(found.reshape(labels.shape)).to(labels.device)
+    return among(pair_keys(relation).to(labels.device), _keys(labels, relation.shape[1])) & (labels >= 0)
+
+
+def _keys(labels: Tensor, n_labels: int) -> Tensor:
+    """row · L + label of labels (B, K); who is −1 must be left out apart."""
+    rows = torch.arange(len(labels), device=labels.device)
+    return rows[:, None] * n_labels + labels
 
 
 def grouped(features: Features, groups: Groups) -> dict[str, Any]:
