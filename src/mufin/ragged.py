@@ -67,6 +67,17 @@ def ranges(starts: Ints, lengths: Ints) -> Ints:
     return numbers
 
 
+def spans(starts: Tensor, lengths: Tensor, total: int | None = None) -> Tensor:
+    """`ranges` of tensors; where the total is known, a GPU need not wait for it.
+
+    >>> spans(torch.tensor([5, 0]), torch.tensor([2, 3]))
+    tensor([5, 6, 0, 1, 2])
+    """
+    shift = starts - (lengths.cumsum(0) - lengths)
+    places = torch.repeat_interleave(shift, lengths, output_size=total)
+    return places.add_(torch.arange(len(places), device=places.device))
+
+
 def padded(flat: NDArray[Any], lengths: NDArray[Any], filling: float) -> NDArray[Any]:
     """Rows of these lengths (n,) that lie end to end in `flat`, as (n, the longest).
 

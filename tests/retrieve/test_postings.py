@@ -2,52 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_matrix, random_array
+from torch import Tensor
 
 from mufin.retrieve import postings
-from mufin.retrieve.postings import most_alike
-from mufin.rows import normalised
+from mufin.rows import SparseRows, normalised
+
+Search = Callable[[SparseRows, SparseRows, int], tuple[Tensor, Tensor]]
+WAYS = [postings._one_by_one, postings._all_at_once]  # of a CPU and of a GPU
 
 
 def unit_rows(n: int, columns: int, density: float, seed: int) -> csr_matrix:
     return normalised(csr_matrix(random_array((n, columns), density=density, rng=seed, dtype=np.float32)))
 
 
-def test_the_most_alike_against_all_products() -> None:
+@pytest.mark.parametrize("search", WAYS)
+@pytest.mark.parametrize("n", [20, 500])
+def test_the_most_alike_against_all_products(search: Search, n: int) -> None:
     rows, queries = unit_rows(400, 60, 0.1, 1), unit_rows(9, 60, 0.1, 2)
-    found, alike = most_alike(queries, rows, csr_matrix(rows.T), 20)
+    found, alike = search(SparseRows.of(queries), SparseRows.of(rows), n)
+    assert found.shape == alike.shape == (9, n)
     every = (queries @ rows.T).toarray()
-    for query, (some, like) in enumerate(zip(found, alike, strict=True)):
-        truth = np.sort(every[query])[::-1][:20]
-        np.testing.assert_allclose(like, truth, atol=1e-6)
-        np.testing.assert_allclose(every[query][some], like, atol=1e-6)
+    for query, (some, like) in enumerate(zip(found.numpy(), alike.numpy(), strict=True)):
+        truth = np.sort(every[query][every[query] > 0])[::-1][:n]
+        assert (some >= 0).sum() == len(truth)
+        assert len(set(some[some >= 0].tolist())) == len(truth)
+        np.testing.assert_allclose(like[some >= 0], truth, atol=1e-6)
+        np.testing.assert_allclose(every[query][some[some >= 0]], truth, atol=1e-6)
 
 
-def test_who_shares_nothing_is_not_found() -> None:
+@pytest.mark.parametrize("search", WAYS)
+def test_who_shares_nothing_is_not_found(search: Search) -> None:
     rows = csr_matrix(np.array([[1.0, 0, 0], [0, 1, 0], [0, 0.8, 0.6]], np.float32))
     asked = csr_matrix(np.array([[0.0, 1, 0], [0, 0, 0]], np.float32))
-    found, alike = most_alike(asked, rows, csr_matrix(rows.T), 3)
+    found, alike = search(SparseRows.of(asked), SparseRows.of(rows), 3)
     assert found.tolist() == [[1, 2, -1], [-1, -1, -1]]
     assert alike[0].tolist() == pytest.approx([1, 0.8, -np.inf])
+    none, _ = search(SparseRows.of(csr_matrix((2, 3), dtype=np.float32)), SparseRows.of(rows), 3)
+    assert (none == -1).all()
 
 
-def test_beyond_the_budget_likeness_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("search", WAYS)
+def test_beyond_the_budget_likeness_stays_exact(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of many rows are left out of the search, not out of the score."""
     weight = 1 / (1 + np.arange(60)) ** 0.5  # some columns are everywhere
     drawn = np.random.default_rng(3).random((2000, 60)) < 0.3 * weight
-    rows = normalised(csr_matrix(drawn * (1 / weight).astype(np.float32)))
-    queries = rows[:50]
-    columns = csr_matrix(rows.T)
-    truth, _ = most_alike(queries, rows, columns, 10)
+    matrix = normalised(csr_matrix(drawn * (1 / weight).astype(np.float32)))
+    rows, queries = SparseRows.of(matrix), SparseRows.of(matrix[:50])
+    truth, _ = search(queries, rows, 10)
     monkeypatch.setattr(postings, "BUDGET", 400)
-    found, alike = most_alike(queries, rows, columns, 10)
+    found, alike = (part.numpy() for part in search(queries, rows, 10))
     kept = [len({*a.tolist()} & {*b.tolist()}) / 10 for a, b in zip(found, truth, strict=True)]
     assert 0.7 < np.mean(kept) < 1
-    every = (queries @ rows.T).toarray()
+    every = (matrix[:50] @ matrix.T).toarray()
     there = found >= 0
     np.testing.assert_allclose(alike[there], np.take_along_axis(every, found, 1)[there], atol=1e-5)
+
+
+def test_both_ways_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, queries = (SparseRows.of(unit_rows(n, 300, 0.05, n)) for n in (3000, 20))
+    for budget in (1 << 17, 500, 1):  # of one, the rarest column is read nevertheless
+        monkeypatch.setattr(postings, "BUDGET", budget)
+        (some, like), (others, likewise) = (search(queries, rows, 15) for search in WAYS)
+        np.testing.assert_allclose(like, likewise, atol=1e-6)
+        assert (some == others).float().mean() > 0.95  # but for ties
+
+
+def test_many_queries_are_asked_in_blocks() -> None:
+    """What a GPU does with a batch, block by block."""
+    rows, queries = (SparseRows.of(unit_rows(n, 60, 0.1, n)) for n in (400, 9))
+    whole, _ = postings._all_at_once(queries, rows, 5)
+    some = [postings._all_at_once(queries.part(*ends), rows, 5)[0] for ends in ((0, 4), (4, 8), (8, 9))]
+    assert torch.equal(torch.cat(some), whole)
 
 
 @pytest.mark.parametrize("kind", ["spread", "ties", "few above zero"])

@@ -18,6 +18,7 @@ from mufin.signals.base import Candidates, Known, Query
 from mufin.signals.candidates import unique
 from mufin.signals.memory import Memory
 from mufin.signals.votes import given
+from mufin.signals.words import Words
 
 
 def unit_rows(n: int, dim: int = 6) -> torch.Tensor:
@@ -127,7 +128,8 @@ def test_evidence_of_any_label_is_that_of_candidates(remembering: Mufin, shop: C
 def test_a_model_with_memory_saves_it(remembering: Mufin, shop: Catalogue, tmp_path: Path) -> None:
     save(remembering, tmp_path / "m")
     again = load(tmp_path / "m")
-    assert any("by_word" in vars(signal) for signal in again.signals)  # read, not made again
+    words = next(signal for signal in again.signals if isinstance(signal, Words))
+    assert "T" in vars(words.points)  # read, not made again
     for item in (shop.items[0], shop.items[30]):
         hits = remembering.recommend(item, k=7)
         assert again.recommend(item, k=7) == hits

@@ -82,6 +82,13 @@ class Query:
         """x̂¹ (B, D)."""
         return self.bag.vector()
 
+    def reading(self, name: str) -> Any:
+        """What a signal read of the queries, on the device of their bags."""
+        key = f"{name}: reading"
+        if key not in self.memo:
+            self.memo[key] = self.readings[name].to(self.bags.rows.device)
+        return self.memo[key]
+
     def take(self, rows: Ints) -> Query:
         """Some of the queries."""
         some = torch.from_numpy(rows).to(self.bags.rows.device)

@@ -56,7 +56,7 @@ class Pretrained(Signal):
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         rows = candidates.rows
         found = F.embedding(rows.clamp(min=0), self.labels.values).float()  # (B, K, H)
-        title = query.readings[self.name].to(rows.device).values.float()
+        title = query.reading(self.name).values.float()
         return torch.bmm(found, title[..., None]).masked_fill((rows < 0)[..., None], 0.0)
 
     def learn(self, training: Training) -> Pretrained:

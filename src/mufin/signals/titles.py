@@ -17,10 +17,9 @@ from mufin.encode.features import Advance, Features
 from mufin.encode.words import TITLES, title_words
 from mufin.ragged import Ints, ranges
 from mufin.retrieve.lists import Lists
-from mufin.rows import SparseRows
+from mufin.rows import SparseRows, products
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.signals.votes import given, strength, tallied
-from mufin.signals.words import overlap
 from mufin.tensors import Tensors, sparse_tensors
 
 ENOUGH = 10.0  # labels that chance would have listed; of fewer, that none is there says nothing
@@ -66,7 +65,7 @@ class Titles(Signal):
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         rows = candidates.rows
-        columns = [named(query.readings[self.name], self.labels, rows).float()]
+        columns = [named(query.reading(self.name), self.labels, rows).float()]
         for voted in self._votes(query):
             votes = given(candidates, *voted)
             columns += [strength(votes), votes]
@@ -89,7 +88,7 @@ class Titles(Signal):
             points = training.points.readings[self.name]
             found = left_out(points.csr, labels.csr, training.relevance, training.exclude)
         lists = Lists.none(len(training.points), torch.device("cpu")) if found is None else Lists.of(found)
-        return replace(self, labels=labels, title_labels=lists.to(training.points.vector.device))
+        return replace(self, labels=labels, title_labels=lists).to(training.points.vector.device)
 
     def with_labels(self, labels: Query) -> Titles:
         return replace(self, labels=self.labels.concat(labels.readings[self.name]))
@@ -103,7 +102,7 @@ class Titles(Signal):
         return replace(self, labels=self.labels.take(labels), title_labels=kept)
 
     def to(self, device: torch.device) -> Titles:
-        return replace(self, title_labels=self.title_labels.to(device))
+        return replace(self, labels=self.labels.to(device), title_labels=self.title_labels.to(device))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from sparse_tensors("labels", self.labels.csr)
@@ -118,9 +117,8 @@ class Titles(Signal):
 
 def named(titles: SparseRows, labels: SparseRows, candidates: Tensor) -> Tensor:
     """(B, K) bool: whether titles (B, V) have all words of their candidates (B, K), rows of labels (L, V)."""
-    rows, offsets = np.maximum(candidates.cpu().numpy(), 0), labels.csr.indptr
-    words = torch.from_numpy(offsets[rows + 1] - offsets[rows]).to(candidates.device)  # (B, K)
-    return (overlap(titles, labels, candidates) >= words) & (words > 0) & (candidates >= 0)
+    _, words = labels.extent(candidates.clamp(min=0))  # (B, K)
+    return (products(titles, labels, candidates) >= words) & (words > 0) & (candidates >= 0)
 
 
 def left_out(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Config
@@ -19,7 +16,7 @@ from mufin.encode.features import Advance, Features
 from mufin.encode.words import WIDTH, inverse_frequency, tfidf
 from mufin.ragged import Ints
 from mufin.retrieve.postings import most_alike
-from mufin.rows import SparseRows
+from mufin.rows import SparseRows, products
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.signals.votes import given, strength, tallied
 from mufin.tensors import Tensors, sparse_tensors
@@ -41,7 +38,7 @@ class Words(Signal):
     settings: Settings
     idf: Tensor  # (2¹⁸,)
     labels: SparseRows  # (L, 2¹⁸)
-    points: SparseRows  # (M, 2¹⁸), none where nobody votes
+    points: SparseRows  # (M, 2¹⁸), none where nobody votes; T of it is stored for a quick first answer
 
     @classmethod
     def of(cls, config: Config, layout: Path | None = None) -> Words | None:
@@ -63,7 +60,7 @@ class Words(Signal):
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         votes = given(candidates, *self.votes(query))
-        alike = overlap(query.readings[self.name], self.labels, candidates.rows)
+        alike = products(query.reading(self.name), self.labels, candidates.rows)
         return torch.stack([strength(votes), votes, alike, (alike > SAME).float()], dim=-1)
 
     def votes(self, query: Query) -> tuple[Tensor, Tensor]:
@@ -77,24 +74,17 @@ class Words(Signal):
         if not n:
             none = torch.zeros(len(query), 0, device=device)
             return none.long(), none
-        asked = query.readings[self.name]
-        found, alike = most_alike(asked.csr, self.points.csr, self.by_word, n)
-        points, logits = (torch.from_numpy(a) for a in (found, alike / self.settings.word_temperature))
-        return points.to(device), logits.to(device)
-
-    @cached_property
-    def by_word(self) -> csr_matrix:
-        """(V, M): which points have a word; built on first use, unless it was loaded."""
-        return csr_matrix(self.points.csr.T)
+        points, alike = most_alike(query.readings[self.name], self.points, n)
+        return points, alike / self.settings.word_temperature
 
     def learn(self, training: Training) -> Words:
+        device = training.points.vector.device
         points = training.points.readings[self.name] if self.settings.neighbours else self.points
-        return Words(self.settings, self.idf, training.labels.readings[self.name], points)
+        labels = training.labels.readings[self.name]
+        return Words(self.settings, self.idf, labels.to(device), points.to(device))
 
     def with_labels(self, labels: Query) -> Words:
-        grown = replace(self, labels=self.labels.concat(labels.readings[self.name]))
-        grown.__dict__.update({key: self.__dict__[key] for key in ("by_word",) if key in self.__dict__})
-        return grown
+        return replace(self, labels=self.labels.concat(labels.readings[self.name]))
 
     def with_points(self, points: Query) -> Words:
         return replace(self, points=self.points.concat(points.readings[self.name]))
@@ -103,30 +93,20 @@ class Words(Signal):
         kept = self.points.take(points) if len(self.points) else self.points
         return replace(self, labels=self.labels.take(labels), points=kept)
 
+    def to(self, device: torch.device) -> Words:
+        return replace(self, labels=self.labels.to(device), points=self.points.to(device))
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield "idf", self.idf
         yield from sparse_tensors("labels", self.labels.csr)
         yield from sparse_tensors("points", self.points.csr)
-        yield from sparse_tensors("by_word", self.by_word)  # for a quick first answer
+        yield from sparse_tensors("by_word", self.points.T.csr)  # for a quick first answer
 
     def restored(self, tensors: Tensors, known: Known) -> Words:
         n_points = len(known.points) if self.settings.neighbours else 0
         labels = tensors.get_sparse("labels", (len(known.labels.alive), WIDTH))
         points = tensors.get_sparse("points", (n_points, WIDTH))
         idf = tensors.get("idf", (WIDTH,), (torch.float32,))
-        words = Words(self.settings, idf, SparseRows.of(labels), SparseRows.of(points))
-        words.__dict__["by_word"] = tensors.get_sparse("by_word", (WIDTH, n_points))
-        return words
-
-
-def overlap(queries: SparseRows, labels: SparseRows, candidates: Tensor) -> Tensor:
-    """⟨v, v_l⟩ (B, K): queries (B, V) with their candidates (B, K), rows of labels (L, V); 0 for −1."""
-    rows, of, among = np.maximum(candidates.cpu().numpy(), 0), queries.csr, labels.csr
-    found = np.zeros(rows.shape, np.float32)
-    spread = np.zeros(queries.width, np.float32)  # one query at a time, zero where it has no word
-    for query, chosen in enumerate(rows):
-        own = slice(of.indptr[query], of.indptr[query + 1])
-        spread[of.indices[own]] = of.data[own]
-        found[query] = among[chosen] @ spread
-        spread[of.indices[own]] = 0
-    return torch.from_numpy(found).to(candidates.device).masked_fill(candidates < 0, 0.0)
+        by_word = tensors.get_sparse("by_word", (WIDTH, n_points))
+        remembered = SparseRows.of(points).with_columns(SparseRows.of(by_word))
+        return Words(self.settings, idf, SparseRows.of(labels), remembered)
