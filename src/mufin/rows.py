@@ -209,7 +209,7 @@ def blocks(sizes: list[int], most: int) -> list[tuple[int, int]]:
     """Cut queries of these sizes into runs of about `most` in all: first and last of each.
 
     >>> blocks([3, 4, 9, 1, 2], 8)
-    [(0, 2), (2, 4), (4, 5)]
+    [(0, 2), (2, 5)]
     """
     first = np.flatnonzero(np.diff(np.cumsum(sizes) // most, prepend=-1))
     return list(pairwise([*first.tolist(), len(sizes)]))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import re
+from collections import Counter
+from itertools import pairwise
+from zlib import crc32
+
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mufin import Item
 from mufin.data.items import Items
-from mufin.encode.words import HALF, WIDTH, count, inverse_frequency, tfidf
+from mufin.encode import words
+from mufin.encode.words import HALF, TITLES, WIDTH, count, inverse_frequency, tfidf
 from mufin.rows import SparseRows
 
 TEXTS = ["Oak desk", "oak desk, large", "walnut desk", "red wool scarf", "scarves of wool", "", "机の上"]
@@ -64,3 +71,49 @@ def test_a_group_has_the_words_of_all_its_members() -> None:
     assert groups.shape[0] == 2
     total = np.asarray((rows[0] + rows[1]).todense()).ravel()
     assert groups[0].toarray()[0] == pytest.approx(total / np.linalg.norm(total), abs=1e-6)
+
+
+def odd_text(rng: random.Random) -> str:
+    """Letters of many scripts, some of which grow in lower case, or turn by what follows them."""
+    some = [*"abcdefgHIJ  ,.-_'\n\x00ÄÖÜßİΣσς机の上🙂𝔘𝟘ǅﬁⅫ٣", "\u0301", "\u200d", "\U0010ffff", "ΑΣ "]
+    match rng.randrange(10):
+        case 0:
+            return "".join(chr(rng.randrange(0x20, 0xD800)) for _ in range(rng.randrange(40)))
+        case 1:
+            return rng.choice(["x" * 100_000, "ab cd İ" * 5000, "", "Σ" * 70])
+        case _:
+            return "".join(rng.choice(some) for _ in range(rng.randrange(200)))
+
+
+def plain_columns(texts: list[str]) -> Counter[int]:
+    """What is counted of an item, word by word."""
+    found: Counter[int] = Counter()
+    for text in texts:
+        words = [word[:64] for word in re.findall(r"\w+", text[:20_000].lower())]
+        found.update(crc32(word.encode()) % HALF for word in words)
+        found.update(crc32(f"{a} {b}".encode()) % HALF for a, b in pairwise(words))
+        for word in (f" {word} " for word in words):
+            grams = (word[i : i + n] for n in (3, 4, 5) for i in range(len(word) - n + 1))
+            found.update(HALF + crc32(gram.encode()) % HALF for gram in grams)
+    return found
+
+
+@pytest.mark.parametrize("way", ["few", "many", "threads"])
+def test_columns_are_those_of_a_loop(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "FEW", 1000 if way == "few" else 0)
+    monkeypatch.setattr(words, "MANY", 0 if way == "threads" else 1000)
+    monkeypatch.setattr(words, "BLOCK", 1 << 13)
+    rng = random.Random(0)
+    texts = [[odd_text(rng) for _ in range(rng.choice([0, 1, 1, 3]))] for _ in range(200)]
+    some = Items.of([Item(str(i), each) for i, each in enumerate(texts)])
+    counted, titles = count(some), words.title_words(some)
+    assert counted.shape == (200, WIDTH)
+    for i, each in enumerate(texts):
+        wanted = plain_columns(each)
+        row = counted[[i]]
+        assert row.indices.tolist() == sorted(wanted)
+        assert row.data.tolist() == [wanted[column] for column in sorted(wanted)]
+        first = re.findall(r"\w+", "".join(each[:1])[:20_000].lower())
+        hashed = {crc32(word[:64].encode()) % TITLES for word in first}
+        assert titles[[i]].indices.tolist() == sorted(hashed)
+    assert (titles.data == 1).all()

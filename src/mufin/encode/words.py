@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import re
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from mufin.data.formats.schema import flatten
 from mufin.data.items import Items
-from mufin.ragged import Ints, Ragged, ranges
+from mufin.encode.hashing import GRAMS, Hashes, Words, words_of
+from mufin.ragged import Ints, offsets_of
 from mufin.rows import normalised
 
 HALF = 1 << 17  # columns for words and pairs of words; as many again for character n-grams
 WIDTH = 2 * HALF
 TITLES = 1 << 20  # columns for words of titles: a collision would put words into a title
-WORD = re.compile(r"\w+")
-LONGEST_TEXT = 20_000  # characters
-LONGEST_WORD = 64
+BLOCK = 1 << 20  # bytes of texts counted at a time, of which an item has at least ITEM: at most 2,049 items
+ITEM = 512
+FEW = 256  # texts that are read word by word in less time than all at once
+MANY = 50_000  # texts that several threads share
+MOST_THREADS = 8  # each holds some 100 MB
 
 
 def inverse_frequency(items: Items) -> NDArray[np.float32]:
@@ -46,47 +54,94 @@ def tfidf(items: Items, idf: NDArray[np.float32]) -> csr_matrix:
 
 def title_words(items: Items) -> csr_matrix:
     """(n, 2²⁰): one where the first text of an item has a word that is hashed there."""
-    texts = [next(iter(texts or ()), "") for texts in items.texts.to_pylist()]
-    rows = [sorted({crc32(word.encode()) % TITLES for word in _words(text)}) for text in texts]
-    flat = np.array([column for row in rows for column in row], np.int64)
-    starts = np.cumsum([0, *(len(row) for row in rows)])
-    return csr_matrix((np.ones(len(flat), np.float32), flat, starts), (len(items), TITLES))
+    found = _counted(*_titles(items), TITLES, _title_columns)
+    found.data[:] = 1
+    return found
+
+
+def _titles(items: Items) -> tuple[Ints, pa.Array]:
+    """First texts, as offsets (n + 1,) and strings."""
+    if len(items) < FEW:
+        texts = [next(iter(some or ()), "") for some in items.texts.to_pylist()]
+        return np.arange(len(items) + 1), pa.array(texts, pa.string())
+    offsets, flat = flatten(items.texts)
+    has = np.diff(offsets) > 0
+    return offsets_of(has), flat.take(pa.array(offsets[:-1][has])).combine_chunks()
 
 
 def count(items: Items) -> csr_matrix:
     """(n, 2¹⁸): how often each item's texts have what is hashed to each column."""
-    offsets, flat = items.flat_texts()
-    words = [_words(text) for text in flat.to_pylist()]
-    lengths = np.array([len(row) for row in words], np.int64)
-    pairs = [crc32(f"{a} {b}".encode()) % HALF for row in words for a, b in pairwise(row)]
-    known = {word: number for number, word in enumerate(dict.fromkeys(word for row in words for word in row))}
-    pieces = Ragged.of([np.zeros(0, np.int64), *(_pieces(word) for word in known)])  # the first is no word's
-    which = np.fromiter((known[word] + 1 for row in words for word in row), np.int64, int(lengths.sum()))
-    per_word = pieces.lengths[which]
-    columns = pieces.flat[ranges(pieces.offsets[which], per_word)]
-    item_of_text = np.repeat(np.arange(len(items)), np.diff(offsets))
-    item_of_word = np.repeat(item_of_text, lengths)
-    item_of_pair = np.repeat(item_of_text, np.maximum(lengths - 1, 0))
-    rows = np.concatenate([np.repeat(item_of_word, per_word), item_of_pair])
-    columns = np.concatenate([columns, np.array(pairs, np.int64)])
-    cells, times = np.unique(rows * WIDTH + columns, return_counts=True)
-    starts = np.searchsorted(cells, WIDTH * np.arange(len(items) + 1))
-    return csr_matrix((times.astype(np.float32), cells % WIDTH, starts), (len(items), WIDTH))
+    return _counted(*items.flat_texts(), WIDTH, _columns)
 
 
-def _words(text: str) -> list[str]:
-    return [word[:LONGEST_WORD] for word in WORD.findall(text[:LONGEST_TEXT].lower())]
+def _title_columns(texts: list[str]) -> tuple[Ints, Hashes]:
+    """The text and the column of each word."""
+    if len(texts) < FEW:
+        rows = [[crc32(word.encode()) % TITLES for word in words_of(text)] for text in texts]
+        return _end_to_end([np.array(row, np.uint32) for row in rows])
+    words = Words.of(texts)
+    return words.text, words.hashes() % TITLES
+
+
+def _columns(texts: list[str]) -> tuple[Ints, Hashes]:
+    """The text and the column of each word, pair of words and n-gram, n-grams in the second half."""
+    if len(texts) < FEW:
+        return _end_to_end([_columns_of(words_of(text)) for text in texts])
+    words = Words.of(texts)
+    (of_pair, pairs), (of_gram, grams) = words.pairs(), words.grams()
+    columns = [words.hashes() % HALF, pairs % HALF, grams % HALF + HALF]
+    return np.concatenate([words.text, of_pair, of_gram]), np.concatenate(columns)
+
+
+def _columns_of(words: list[str]) -> Hashes:
+    pairs = [crc32(f"{a} {b}".encode()) % HALF for a, b in pairwise(words)]
+    return np.concatenate([np.array(pairs, np.uint32), *map(_pieces, words)])
 
 
 @lru_cache(maxsize=1 << 12)
-def _pieces(word: str) -> Ints:
+def _pieces(word: str) -> Hashes:
     """The column of a word, and those of its character n-grams, edges marked.
 
     >>> len(_pieces("desk"))  # the word; ␣de des esk sk␣, ␣des desk esk␣, ␣desk desk␣
     10
     """
     padded = f" {word} "
-    grams = [padded[i : i + n] for n in (3, 4, 5) for i in range(len(padded) - n + 1)]
-    return np.array(
-        [crc32(word.encode()) % HALF, *(HALF + crc32(g.encode()) % HALF for g in grams)], np.int64
-    )
+    grams = [padded[i : i + n] for n in GRAMS for i in range(len(padded) - n + 1)]
+    columns = [crc32(word.encode()) % HALF, *(HALF + crc32(gram.encode()) % HALF for gram in grams)]
+    return np.array(columns, np.uint32)
+
+
+def _end_to_end(rows: list[Hashes]) -> tuple[Ints, Hashes]:
+    """The columns of all texts, and whose they are."""
+    text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return text, np.concatenate([np.zeros(0, np.uint32), *rows])
+
+
+def _counted(
+    offsets: Ints, texts: pa.Array, width: int, columns: Callable[[list[str]], tuple[Ints, Hashes]]
+) -> csr_matrix:
+    """(n, width): how often texts offsets[i], …, offsets[i + 1] − 1 of each item i have each column.
+
+    Block by block, so that memory stays bounded; several threads share many blocks.
+    """
+
+    def block(first: int, last: int) -> tuple[Ints, NDArray[np.int32], NDArray[np.float32]]:
+        text, column = columns(texts[offsets[first] : offsets[last]].to_pylist())
+        item = np.repeat(np.arange(last - first, dtype=np.uint32), np.diff(offsets[first : last + 1]))
+        cells = np.sort(item[text] * np.uint32(width) + column)  # below 2³²: see BLOCK
+        fresh = np.flatnonzero(np.diff(cells, prepend=~cells[:1]))  # where the next cell begins
+        times = np.diff(fresh, append=len(cells)).astype(np.float32)
+        sizes = np.bincount(cells[fresh] // np.uint32(width), minlength=last - first)
+        return sizes, (cells[fresh] % np.uint32(width)).astype(np.int32), times
+
+    bytes_before = offsets_of(pc.binary_length(texts).to_numpy(zero_copy_only=False))[offsets[1:]]
+    cost = bytes_before + ITEM * np.arange(1, len(offsets))
+    bounds = [*np.flatnonzero(np.diff(cost // BLOCK, prepend=-1)).tolist(), len(cost)]
+    if len(texts) > MANY:
+        with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+            found = list(pool.map(block, bounds[:-1], bounds[1:]))
+    else:
+        found = list(map(block, bounds[:-1], bounds[1:]))
+    found.append((np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)))
+    sizes, indices, data = (np.concatenate(part) for part in zip(*found, strict=True))
+    return csr_matrix((data, indices, offsets_of(sizes)), (len(cost), width))
