@@ -167,3 +167,13 @@ def test_examples_need_a_memory_and_known_labels(tiny_model: Mufin, remembering:
         remembering.add_examples(Item("a", ["a"]), [["q-pink"]])
     with pytest.raises(UsageError, match="one list an item"):
         remembering.add_examples(Item("a", ["a"]), [["q-red"], ["q-red"]])
+
+
+def test_nobody_and_points_without_labels_cast_no_votes() -> None:
+    lists = Lists(torch.tensor([0, 2, 2]), torch.tensor([5, 1]))
+    logits = torch.tensor([[0.0, 0.0], [0.0, -torch.inf]])
+    labels, votes = lists.tally(torch.tensor([[1, 0], [1, -1]]), logits)
+    assert labels.tolist() == [[1, 5], [-1, -1]]
+    assert votes.tolist() == [[0.5, 0.5], [0, 0]]
+    assert lists.tally(torch.tensor([[1, -1]]), logits[1:])[0].shape == (1, 0)
+    assert lists.tally(torch.full((2, 2), -1), torch.full((2, 2), -torch.inf))[0].shape == (2, 0)

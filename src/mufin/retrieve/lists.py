@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,12 +63,11 @@ class Lists:
         >>> Lists(torch.tensor([0, 3, 4]), torch.tensor([7, 2, 7, 7])).unique()
         Lists(offsets=tensor([0, 2, 3]), labels=tensor([2, 7, 7]))
         """
-        width = int(self.labels.max()) + 1 if len(self.labels) else 1
         points = torch.arange(len(self.offsets) - 1, device=self.labels.device)
         owner = torch.repeat_interleave(points, self.offsets.diff())
-        pairs = torch.unique(owner * width + self.labels)
-        counts = torch.bincount(pairs // width, minlength=len(points))
-        return Lists(F.pad(counts.cumsum(0), (1, 0)), pairs % width)
+        pairs = torch.unique(owner * self.width + self.labels)
+        counts = torch.bincount(pairs // self.width, minlength=len(points))
+        return Lists(F.pad(counts.cumsum(0), (1, 0)), pairs % self.width)
 
     def kept(self, labels: Ints, n_labels: int, points: Ints) -> Lists:
         """Only these of the n_labels labels and these points, numbered anew."""
@@ -87,14 +87,19 @@ class Lists:
         kept = self.labels[torch.repeat_interleave(chosen, lengths)]
         return Lists(F.pad(lengths[chosen].cumsum(0), (1, 0)), kept)
 
+    @cached_property
+    def width(self) -> int:
+        """One more than the greatest label row; found once, since a GPU must be waited for."""
+        return int(self.labels.max()) + 1 if len(self.labels) else 1
+
     def tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels.
 
         Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes: at most 1,
         even if a file has points with the same label many times.
         """
+        none = torch.zeros(len(found), 0, device=self.labels.device)
         if not len(self.labels) or not found.numel():
-            none = torch.zeros(len(found), 0, device=self.labels.device)
             return none.long(), none
         floor = torch.finfo(logits.dtype).min  # over −inf alone, where nobody was found, it would be NaN
         share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0).flatten()  # (B n,)
@@ -102,25 +107,35 @@ class Lists:
         first = self.offsets[points]
         counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
         ends = counts.cumsum(0)
-        each = torch.arange(int(ends[-1]), device=ends.device)
-        vote = torch.searchsorted(ends, each, right=True)  # whose label it is
-        place = each + (first - ends + counts)[vote]
-        labels, votes = _summed(vote // found.shape[1], self.labels[place], share[vote], len(found))
+        of_query = ends[found.shape[1] - 1 :: found.shape[1]].tolist()  # where the votes of each end
+        if not of_query[-1]:
+            return none.long(), none
+        rows = torch.arange(len(counts), device=ends.device)
+        voter = torch.repeat_interleave(rows, counts, output_size=of_query[-1])
+        each = torch.arange(of_query[-1], device=ends.device)
+        labels = self.labels[each + (first - ends + counts)[voter]]
+        keys = voter // found.shape[1] * self.width + labels
+        shape = len(found), int(np.diff(of_query, prepend=0).max())
+        labels, votes = _summed(keys, share[voter], shape, self.width)
         return labels, votes.clamp(max=1.0)
 
 
-def _summed(query: Tensor, label: Tensor, weight: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Add up the weights of each (query, label) and lay them out in rows, labels ascending."""
-    width = int(label.max()) + 1 if len(label) else 1
-    pair, which = torch.unique(query * width + label, return_inverse=True)
-    total = torch.zeros(len(pair), device=weight.device).index_add_(0, which, weight)
-    owner = pair // width
-    counts = torch.bincount(owner, minlength=n)
-    slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
-    longest = int(counts.max()) if n else 0
-    labels = torch.full((n, longest), -1, dtype=torch.int64, device=owner.device)
-    votes = torch.zeros(n, longest, device=owner.device)
-    labels[owner, slot], votes[owner, slot] = pair % width, total
+def _summed(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: int) -> tuple[Tensor, Tensor]:
+    """Add up the weights of each key, query · width + label, and lay them out in rows, labels ascending.
+
+    The shape is what is needed at most.
+    """
+    keys, order = keys.sort(stable=True)
+    query = keys // width
+    fresh = F.pad(keys.diff() != 0, (1, 0), value=True).long()
+    sizes = torch.zeros(shape[0], dtype=torch.int64, device=keys.device).index_add_(0, query, fresh)
+    longest = shape[1] if keys.is_cuda else int(sizes.max())  # a GPU must not be waited for
+    slot = fresh.cumsum(0) - 1 - (sizes.cumsum(0) - sizes)[query]
+    place = query * longest + slot
+    labels = torch.full((shape[0], longest), -1, dtype=torch.int64, device=keys.device)
+    votes = torch.zeros(shape[0], longest, device=keys.device)
+    labels.view(-1)[place] = keys - query * width
+    votes.view(-1).index_add_(0, place, weights[order])
     return labels, votes
 
 
