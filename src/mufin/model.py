@@ -195,29 +195,17 @@ class Mufin:
     def hits(self, ranked: Ranked) -> list[list[Hit]]:
         """Rows of numbers as hits with ids and first texts."""
         rows = np.unique(ranked.labels.cpu().numpy())
-        known = self.labels.names(rows[rows >= 0])
         terms = self.mixture.terms
         columns = [column.name for column in terms.columns]
-        return [
-            [
-                Hit(
-                    known[row][0], score, chance, dict(zip(terms.parts, parts, strict=True)),
-                    dict(zip(columns, values, strict=True)), known[row][1],
-                )
-                for row, score, chance, parts, values in zip(*each, strict=True)
-                if row >= 0
-            ]
-            for each in zip(*(tensor.tolist() for tensor in vars(ranked).values()), strict=True)
-        ]  # fmt: skip
+        return ranked.hits(self.labels.names(rows[rows >= 0]), terms.parts, columns)
 
     def own_labels(self, items: Items) -> csr_matrix | None:
         """(B, L): the label that each item is itself, where datapoints and labels are the same things."""
         if not self.labels.own_items:
             return None
         rows = self.labels.items.rows(items.ids)
-        known = np.flatnonzero(rows >= 0)
-        shape = (len(items), len(self.labels.alive))
-        return csr_matrix((np.ones(len(known), bool), (known, rows[known])), shape=shape)
+        known, shape = rows >= 0, (len(items), len(self.labels.alive))
+        return csr_matrix((known[known], rows[known], offsets_of(known)), shape)
 
     @torch.no_grad()
     def score(self, bags: PackedBags, candidates: PackedBags) -> Tensor:

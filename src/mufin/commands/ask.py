@@ -192,7 +192,7 @@ def recommend(
         printing.warn("this model reads texts only; the picture is not looked at")
     hits = model.recommend(item, k, allow or None, deny or ())
     if json:
-        printing.show_json({"hits": [vars(hit) for hit in hits]})
+        printing.show_json({"hits": [hit.as_dict() for hit in hits]})
         return
     numbers = [(h.probability, h.score, *h.parts.values()) for h in hits]
     rows = [[h.label, h.text, *(f"{x:.3f}" for x in row)] for h, row in zip(hits, numbers, strict=True)]

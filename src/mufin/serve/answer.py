@@ -159,7 +159,7 @@ def _hits(state: State, ranked: Ranked) -> list[list[dict[str, Any]]]:
     counts = state.images
     return [
         [
-            {**vars(hit), "images": int(counts[row])}
+            {**hit.as_dict(), "images": int(counts[row])}
             for hit, row in zip(hits, rows, strict=False)  # rows of −1 pad the end
         ]
         for hits, rows in zip(state.model.hits(ranked), ranked.labels.tolist(), strict=True)
