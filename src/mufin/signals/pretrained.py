@@ -61,7 +61,7 @@ class Pretrained(Signal):
 
     def learn(self, training: Training) -> Pretrained:
         values = training.labels.readings[self.name].values.half()
-        return replace(self, labels=DenseRows(values.to(training.points.vector.device)))
+        return replace(self, labels=DenseRows(values.to(training.points.bags.rows.device)))
 
     def with_labels(self, labels: Query) -> Pretrained:
         return replace(self, labels=self.labels.concat(labels.readings[self.name]))

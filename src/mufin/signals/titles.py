@@ -88,7 +88,7 @@ class Titles(Signal):
             points = training.points.readings[self.name]
             found = left_out(points.csr, labels.csr, training.relevance, training.exclude)
         lists = Lists.none(len(training.points), torch.device("cpu")) if found is None else Lists.of(found)
-        return replace(self, labels=labels, title_labels=lists).to(training.points.vector.device)
+        return replace(self, labels=labels, title_labels=lists).to(training.points.bags.rows.device)
 
     def with_labels(self, labels: Query) -> Titles:
         return replace(self, labels=self.labels.concat(labels.readings[self.name]))

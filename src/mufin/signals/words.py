@@ -78,7 +78,7 @@ class Words(Signal):
         return points, alike / self.settings.word_temperature
 
     def learn(self, training: Training) -> Words:
-        device = training.points.vector.device
+        device = training.points.bags.rows.device
         points = training.points.readings[self.name] if self.settings.neighbours else self.points
         labels = training.labels.readings[self.name]
         return Words(self.settings, self.idf, labels.to(device), points.to(device))
