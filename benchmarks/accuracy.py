@@ -34,7 +34,7 @@ from mufin.encode.cache import cache_folder
 from mufin.errors import MufinError
 from mufin.evaluate import metrics
 from mufin.evaluate.score import answer, predict
-from mufin.presets import PRESETS
+from mufin.presets import PRESETS, VARIANTS
 from mufin.progress import Progress
 from peers import PEERS, outfits, rank
 from peers.tune import tuned
@@ -42,18 +42,18 @@ from slices import sliced
 from tables import Results, Run, replace_file
 
 # Row → preset and what it changes. A row whose preset this version does not have is left out.
-ONLY_MODULE_I = ["pretrain.epochs=30", "finetune.epochs=0", "rank.beta=0", "memory.neighbours=0"]
+NO_MEMORY = ["memory.neighbours=0", "memory.loss=0"]
 PACKAGED = [  # the paper's recipe on the packaged encoders, frozen
     "text.model=offline", "text.train_layers=0", "vision.model=offline", "vision.train_layers=0",
     "vision.size=128", "embed.projection=linear",
 ]  # fmt: skip
-VARIANTS: dict[str, tuple[str, list[str]]] = {
+ROWS: dict[str, tuple[str, list[str]]] = {
     "best": ("best", []),
     "best, text only": ("best", ["modalities=text"]),
     "best, image only": ("best", ["modalities=image"]),
     "best, with cross-attention": ("best", ["rank.cross=attention"]),
     "best, no words": ("best", ["text.words=false"]),
-    "best, no memory": ("best", ["memory.neighbours=0", "memory.loss=0"]),
+    "best, no memory": ("best", NO_MEMORY),
     "best, memory not trained": ("best", ["memory.loss=0"]),
     "best, no title labels": ("best", ["memory.title_labels=false"]),
     "best, no pretrained similarity": ("best", ["text.pretrained_similarity=false"]),
@@ -66,34 +66,28 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "fast, no words": ("fast", ["text.words=false"]),
     "fast, no title labels": ("fast", ["memory.title_labels=false"]),
     "fast, no pretrained similarity": ("fast", ["text.pretrained_similarity=false"]),
-    "fast, no memory": ("fast", ["memory.neighbours=0", "memory.loss=0"]),
-    "fast, no memory, β = 0.7": ("fast", ["memory.neighbours=0", "memory.loss=0", "rank.beta=0.7"]),
+    "fast, no memory": ("fast", NO_MEMORY),
+    "fast, no memory, β = 0.7": ("fast", [*NO_MEMORY, "rank.beta=0.7"]),
     "fast, with cross-attention": ("fast", ["rank.cross=attention"]),
     "fast, raw bags": ("fast", ["embed.bag=raw", "rank.cross=attention"]),
-    "fast, ConCat": ("fast", ["rank.cross=concat"]),
-    "fast, no A_S": ("fast", ["embed.attention=feedforward"]),
-    "fast, 2A_S → 2A_C": ("fast", ["embed.blocks=2", "rank.cross=attention", "rank.blocks=2"]),
-    "fast, α = 1": ("fast", ["rank.alpha=one"]),
-    "fast, no +ve": ("fast", ["pretrain.hard_positives=false"]),
-    "best, lite": ("best", ["pretrain.encoder_epochs=all", "finetune.encoder_epochs=0"]),
+    "fast, ConCat": ("fast", [*VARIANTS["concat"]]),
+    "fast, no A_S": ("fast", [*VARIANTS["no-as"]]),
+    "fast, 2A_S → 2A_C": ("fast", [*VARIANTS["two-blocks"], "rank.cross=attention"]),
+    "fast, α = 1": ("fast", [*VARIANTS["alpha-one"]]),
+    "fast, no +ve": ("fast", [*VARIANTS["random-positives"]]),
+    "best, lite": ("best", ["pretrain.encoder_epochs=all", *VARIANTS["lite"]]),
     "fast, clustered batches": ("fast", ["finetune.batches=clustered"]),
     "fast, R_i every 5 epochs": ("fast", ["finetune.refresh=5"]),
     "fast, guard 0.95": ("fast", ["pretrain.guard=0.95", "finetune.guard=0.95"]),
     "fast, η from centroids": ("fast", ["rank.start=centroid"]),
     "fast, all labels": ("fast", ["finetune.sampled=100000"]),
-    "fast, P-I-bag": ("fast", [*ONLY_MODULE_I, "memory.loss=0", 'retrieve.entries=["bag"]']),
-    "fast, P-I-vec": ("fast", [*ONLY_MODULE_I, "memory.loss=0", 'retrieve.entries=["vector"]']),
-    "SiameseXML": (
-        "fast",
-        ["modalities=text", "embed.attention=none", "memory.neighbours=0", "memory.loss=0"],
-    ),
+    "fast, P-I-bag": ("fast", [*VARIANTS["p-i-bag"], "pretrain.epochs=30", *NO_MEMORY]),
+    "fast, P-I-vec": ("fast", [*VARIANTS["p-i-vec"], "pretrain.epochs=30", *NO_MEMORY]),
+    "SiameseXML": ("fast", [*VARIANTS["siamese-xml"], *NO_MEMORY]),
     "paper, packaged encoders": ("paper", PACKAGED),
-    "paper, no A_C": ("paper", [*PACKAGED, "rank.cross=none"]),
-    "paper, no +ve": ("paper", [*PACKAGED, "pretrain.hard_positives=false"]),
-    "paper, no +ve, −ve": (
-        "paper",
-        [*PACKAGED, "pretrain.hard_positives=false", "pretrain.hard_negatives=false"],
-    ),
+    "paper, no A_C": ("paper", [*PACKAGED, *VARIANTS["no-ac"]]),
+    "paper, no +ve": ("paper", [*PACKAGED, *VARIANTS["random-positives"]]),
+    "paper, no +ve, −ve": ("paper", [*PACKAGED, *VARIANTS["random-pairs"]]),
     "paper, dynamic margin": ("paper", [*PACKAGED, "pretrain.margin=dynamic"]),
 }
 ANSWERING = ("best", "best, text only", "best, image only", "fast")
@@ -102,7 +96,7 @@ COMPARED = [  # paired differences, first minus second
     *(("fast", row) for row in ("fast, text only", "fast, image only", "fast, with cross-attention")),
     ("best", "best, with cross-attention"),
 ]
-ORDER = [*PEERS, *outfits.ANSWERS, *VARIANTS]  # of the lines of a table
+ORDER = [*PEERS, *outfits.ANSWERS, *ROWS]  # of the lines of a table
 RESULTS = Path(__file__).parent / "results"
 TASKS = ("test", "fitb")
 
@@ -134,13 +128,13 @@ def slug(row: str) -> str:
 
 
 def settings_of(row: str, seed: int = 0, device: str = "auto") -> Config:
-    preset, changes = VARIANTS[row]
+    preset, changes = ROWS[row]
     return Config.preset(preset).override([*changes, f"seed={seed}", f"run.device={device}"])
 
 
 def today() -> dict[str, list[str]]:
     """The settings of every variant that this version knows, as differences from the paper's."""
-    known = (row for row, (preset, _) in VARIANTS.items() if preset in PRESETS)
+    known = (row for row, (preset, _) in ROWS.items() if preset in PRESETS)
     return {row: differences(settings_of(row), Config()) for row in known}
 
 

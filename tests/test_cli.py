@@ -169,10 +169,18 @@ def test_config_is_read_again_as_it_was_written(shell: Shell, tmp_path: Path):
     assert file.read_text("utf-8") == text
 
 
-def test_config_lists_presets(shell: Shell):
-    listed = shell("config", "--list")
-    assert "paper" in listed
-    assert "  text.model=offline" in listed
+def test_config_lists_presets_and_variants(shell: Shell):
+    listed = shell("config", "--list").splitlines()
+    presets, variants = listed[: listed.index("Variants")], listed[listed.index("Variants") :]
+    assert "  paper  (the paper's values)" in presets
+    assert "    text.model=offline" in presets
+    assert variants[variants.index("  no-as") + 1] == "    embed.attention=feedforward"
+
+
+def test_config_of_a_variant(shell: Shell):
+    text = shell("config", "--preset", "paper", "--variant", "p-i-vec", "--set", "seed=5")
+    for line in ("epochs = 0", "beta = 0.0", "seed = 5"):
+        assert line in text.splitlines()
 
 
 def test_train_says_what_to_do_next(shell: Shell, shop: Path, tmp_path: Path, encoders: list[str]):
@@ -184,6 +192,12 @@ def test_train_says_what_to_do_next(shell: Shell, shop: Path, tmp_path: Path, en
     again = shell.json("train", shop, "-o", tmp_path / "run", "--config", file, "--seed", "4")
     assert again["labels"] == 24
     assert shell.json("info", tmp_path / "run")["modalities"] == "both"
+
+
+def test_train_a_variant(shell: Shell, shop: Path, tmp_path: Path, encoders: list[str]):
+    run = tmp_path / "run"
+    shell("train", shop, "-o", run, "--variant", "no-as", "--quiet", *options(encoders))
+    assert "embed.attention=feedforward" in shell.json("info", run)["settings"]
 
 
 def test_train_on_sets_and_answer_questions(shell: Shell, shop: Path, tmp_path: Path, encoders: list[str]):
@@ -359,6 +373,8 @@ def test_settings_that_cannot_be_used(shell: Shell, shop: Path, tmp_path: Path):
         (["--config", newer], "update mufin"),
         (["--config", tmp_path / "none.toml"], "none.toml"),
         (["--preset", "papr"], "there are: paper"),
+        (["--variant", "no-a"], "there are: random-positives"),
+        (["--variant", "no-ac"], "changes nothing"),
         (["--set", "rank.betta=1"], "unknown setting 'rank.betta'"),
         (["--set", "rank.beta=much"], "rank.beta"),
         (["--set", "nonsense"], "section.key=value"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import tomli_w
 
 from mufin import Config, MufinError
 from mufin.config import VERSION
+from mufin.describe import differences
 from mufin.errors import ConfigError
 from mufin.faults import toml_value
-from mufin.presets import PRESETS
+from mufin.presets import PRESETS, VARIANTS
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -39,6 +41,50 @@ def test_paper_preset_has_the_papers_values() -> None:
 def test_unknown_preset_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="'papr'.*paper, best, fast"):
         Config.preset("papr")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_changes_the_paper_s_settings_as_listed(name: str, tmp_path: Path) -> None:
+    paper = Config.preset("paper")
+    variant = paper.variant(name)
+    assert variant == paper.override(VARIANTS[name])
+    assert {line.partition("=")[0] for line in differences(variant, paper)} <= {
+        line.partition("=")[0] for line in VARIANTS[name]
+    }
+    assert paper == Config.preset("paper")
+    path = tmp_path / "variant.toml"
+    path.write_text(variant.to_toml(), "utf-8")
+    assert Config.read(path) == variant
+
+
+def test_no_two_variants_are_the_same() -> None:
+    found = [Config.preset("paper"), *(Config.preset("paper").variant(name) for name in VARIANTS)]
+    assert all(one != other for i, one in enumerate(found) for other in found[:i])
+
+
+def test_the_page_on_the_paper_lists_every_variant() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "paper.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| [^|]+ \| `([a-z][a-z0-9-]+)` \| (.+) \|$", page, re.MULTILINE))
+    assert list(rows) == list(VARIANTS)
+    for name, said in rows.items():
+        same = "the same with " if name.endswith("-tuned") else ""
+        settings = VARIANTS[name][-2:] if same else VARIANTS[name]
+        assert said == f"{same}`{' '.join(settings)}`"
+
+
+def test_a_variant_can_be_changed_further() -> None:
+    config = Config.preset("fast").variant("two-blocks", ["rank.cross=attention", "seed=3"])
+    assert (config.embed.blocks, config.rank.blocks, config.rank.cross, config.seed) == (2, 2, "attention", 3)
+    assert Config().variant("clip", ["text.model=here"]).text.model == "here"
+
+
+def test_variants_that_cannot_be_had() -> None:
+    with pytest.raises(ConfigError, match="no variant 'no-a'; there are: random-positives, .*no-as"):
+        Config().variant("no-a")
+    with pytest.raises(ConfigError, match="variant 'no-ac' changes nothing"):
+        Config.preset("fast").variant("no-ac")
+    with pytest.raises(ConfigError, match="'finetune.encoder_epochs' has no effect without"):
+        Config.preset("fast").variant("lite")
 
 
 def test_settings_of_one_config_do_not_leak_into_another() -> None:

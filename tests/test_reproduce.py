@@ -56,7 +56,9 @@ def test_a_command_parses(words: list[str]):
     settings = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--set"]
     if "--config" in arguments:
         file = ROOT / arguments[arguments.index("--config") + 1]
-        Config.read(file).override(settings)
+        variant = arguments[arguments.index("--variant") + 1] if "--variant" in arguments else None
+        config = Config.read(file)
+        config.override(settings) if variant is None else config.variant(variant, settings)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mufin.effects import own_values, refuse_idle
 from mufin.errors import ConfigError
 from mufin.faults import first_fault, toml_value
-from mufin.presets import PRESETS
+from mufin.presets import PRESETS, VARIANTS
 
 VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
 
@@ -302,13 +302,31 @@ class Config(Section):
         """All settings as TOML; values that are not given (None) are left out."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
+    def variant(self, name: str, changes: Iterable[str] = ()) -> Config:
+        """A copy that is the paper's variant of that name, see `VARIANTS`, with further changes.
+
+        >>> Config.preset("paper").variant("no-ac").rank.cross
+        'none'
+        """
+        if name not in VARIANTS:
+            raise ConfigError(f"there is no variant {name!r}; there are: {', '.join(VARIANTS)}")
+        if Config.parse(self._assigned(VARIANTS[name]), f"variant {name}") == self:
+            raise ConfigError(f"variant {name!r} changes nothing: the settings already have all of it")
+        return self.override([*VARIANTS[name], *changes])
+
     def override(self, assignments: Iterable[str]) -> Config:
         """A copy with `section.key=value` applied; values are read as TOML, else as plain text.
 
         A change without effect beside the other settings is an error.
         """
+        assignments = list(assignments)
+        changed = Config.parse(self._assigned(assignments), "settings")
+        refuse_idle(changed, "settings", {text.partition("=")[0].strip() for text in assignments})
+        return changed
+
+    def _assigned(self, assignments: Iterable[str]) -> dict[str, Any]:
+        """All values, after these assignments; not checked yet."""
         values = self.model_dump(exclude_none=True)
-        given = set()
         for assignment in assignments:
             path, equals, text = assignment.partition("=")
             if not equals:
@@ -320,10 +338,7 @@ class Config(Section):
                 if not isinstance(target, dict):
                     raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
             target[key] = toml_value(text.strip())
-            given.add(path.strip())
-        changed = Config.parse(values, "settings")
-        refuse_idle(changed, "settings", given)
-        return changed
+        return values
 
 
 def _names(values: dict[str, Any]) -> set[str]:

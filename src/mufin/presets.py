@@ -1,4 +1,4 @@
-"""Presets: what each changes of the class defaults in `config.py`, which are the paper's."""
+"""Presets: what each changes of the class defaults in `config.py`, which are the paper's; and variants."""
 
 from __future__ import annotations
 
@@ -40,4 +40,34 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # Both encoders frozen, smaller pictures of which the last map is read, D = 192: minutes on a CPU.
     "fast": _SOFTMAX,
+}
+
+_MODULE_I = ("finetune.epochs=0", "rank.beta=0")
+_CLIP = "openai/clip-vit-base-patch32"
+_FROZEN = ("text.train_layers=0", "vision.train_layers=0")
+_TUNED = ("text.train_layers=all", "vision.train_layers=all")
+_CLIP_MUFIN = ("embed.bag=raw", f"text.model={_CLIP}", f"vision.model={_CLIP}")
+_VISUALBERT_MUFIN = (
+    "embed.fusion=early", "embed.attention=none", 'retrieve.entries=["vector"]', "text.model=visualbert/",
+    "vision.model=microsoft/resnet-101",
+)  # fmt: skip
+
+# The variants that the paper measures: what each changes of any settings, as `--set` takes it.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "random-positives": ("pretrain.hard_positives=false",),
+    "random-pairs": ("pretrain.hard_positives=false", "pretrain.hard_negatives=false"),
+    "p-i-bag": (*_MODULE_I, 'retrieve.entries=["bag"]'),
+    "p-i-vec": (*_MODULE_I, 'retrieve.entries=["vector"]'),
+    "concat": ("rank.cross=concat",),
+    "no-as": ("embed.attention=feedforward",),
+    "no-ac": ("rank.cross=none",),
+    "alpha-one": ("rank.alpha=one",),
+    "lite": ("finetune.encoder_epochs=0",),
+    "two-blocks": ("embed.blocks=2", "rank.blocks=2"),
+    "resnet-18": ("vision.model=microsoft/resnet-18", "rank.alpha=one"),
+    "siamese-xml": ("modalities=text", "embed.attention=none", "rank.cross=none"),
+    "clip": (*_CLIP_MUFIN, *_FROZEN),
+    "clip-tuned": (*_CLIP_MUFIN, *_TUNED),
+    "visualbert": (*_VISUALBERT_MUFIN, *_FROZEN),
+    "visualbert-tuned": (*_VISUALBERT_MUFIN, *_TUNED),
 }

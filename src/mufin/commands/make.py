@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mufin.commands import printing
-from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings
+from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings, Variant
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,35 +55,49 @@ def check(
 
 def config(
     preset: Annotated[str, typer.Option(metavar="NAME", help="Which settings to start from.")] = "best",
+    variant: Variant = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")
     ] = None,
-    list_presets: Annotated[bool, typer.Option("--list", help="Name the presets and what they set.")] = False,
+    list_names: Annotated[
+        bool, typer.Option("--list", help="Name presets and variants, and what they set.")
+    ] = False,
 ) -> None:
     """Print settings as TOML, for `mufin train --config`.
 
     \b
     Example:
       mufin config --preset paper --set pretrain.epochs=50 -o shop.toml
+      mufin config --preset paper --variant no-as
     """
-    from mufin.config import Config
-    from mufin.describe import differences
-    from mufin.presets import PRESETS
-
-    if list_presets:
-        for name in PRESETS:
-            changed = differences(Config.preset(name), Config())
-            typer.echo(name + ("" if changed else "  (the paper's values)"))
-            for line in changed:
-                typer.echo(f"  {line}")
-        return
-    text = Config.preset(preset).override(settings or []).to_toml()
+    if list_names:
+        return _list_settings()
+    text = _settings(preset, None, variant, settings or []).to_toml()
     if output is None:
         typer.echo(text, nl=False)
     else:
         output.write_text(text, "utf-8")
         typer.echo(f"Settings are in {output}; use them with: mufin train FOLDER -o RUN --config {output}")
+
+
+def _list_settings() -> None:
+    """Presets with what they change of the paper's values; variants with what they change of any."""
+    from mufin.config import Config
+    from mufin.describe import differences
+    from mufin.presets import PRESETS, VARIANTS
+
+    typer.echo("Presets")
+    for name in PRESETS:
+        changed = differences(Config.preset(name), Config())
+        typer.echo(f"  {name}" + ("" if changed else "  (the paper's values)"))
+        for line in changed:
+            typer.echo(f"    {line}")
+    typer.echo("Variants")
+    for name, changes in VARIANTS.items():
+        typer.echo(f"  {name}")
+        for line in changes:
+            typer.echo(f"    {line}")
 
 
 def train(
@@ -95,6 +109,7 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file instead.")
     ] = None,
+    variant: Variant = None,
     modalities: Annotated[
         str | None, typer.Option(metavar="text|image|both", help="What to look at.")
     ] = None,
@@ -115,11 +130,12 @@ def train(
     Example:
       mufin train shop/ -o runs/shop
       mufin train shop/ -o runs/words --modalities text --set finetune.epochs=10
+      mufin train shop/ -o runs/no-as --preset paper --variant no-as
     """
     started = time.monotonic()
     given = {"modalities": modalities, "seed": seed, "run.device": None if device == "auto" else device}
     chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
-    used = _settings(preset, config, [*chosen, *(settings or [])])
+    used = _settings(preset, config, variant, [*chosen, *(settings or [])])
     from mufin.data.catalogue import Catalogue
 
     catalogue = Catalogue.read(folder)
@@ -160,7 +176,7 @@ def demo(
     Example:
       mufin demo -o runs/demo
     """
-    used = _settings(preset, None, settings or [])
+    used = _settings(preset, None, None, settings or [])
     from mufin.data.catalogue import Catalogue
     from mufin.progress import Progress
 
@@ -226,14 +242,14 @@ class _Counter:
         self.done = done
 
 
-def _settings(preset: str | None, file: Path | None, changes: list[str]) -> Config:
-    """Settings from a preset or a file, with changes."""
+def _settings(preset: str | None, file: Path | None, variant: str | None, changes: list[str]) -> Config:
+    """Settings from a preset or a file, of a variant if one is named, with changes."""
     from mufin.config import Config
 
     if preset is not None and file is not None:
         raise UsageError("give --preset or --config, not both")
     base = Config.preset(preset or "best") if file is None else Config.read(file)
-    return base.override(changes)
+    return base.override(changes) if variant is None else base.variant(variant, changes)
 
 
 @contextmanager

@@ -21,6 +21,10 @@ Input = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
 ]
+Variant = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A variant of the paper, such as no-as; `mufin config --list`."),
+]
 OnlySplit = Annotated[
     str | None, typer.Option(metavar="NAME", help="Only the items of this split of the folder.")
 ]
