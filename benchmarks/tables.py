@@ -37,9 +37,12 @@ class Results:
         return any(run.get("seed") == seed and "failed" not in run for run in self.runs(task, row))
 
     def add(self, task: str, row: str, run: Run) -> None:
-        """Add a run, replacing the one with the same seed; runs without a seed are dropped."""
+        """Put a run in the place of the one with its seed.
+
+        Drop runs that failed, name no seed, or had other settings: their mean would describe no model.
+        """
         kept = [old for old in self.runs(task, row) if "seed" in old and old["seed"] != run["seed"]]
-        kept = [old for old in kept if "failed" not in old]
+        kept = [old for old in kept if "failed" not in old and old.get("settings") == run.get("settings")]
         runs = sorted([*kept, run], key=lambda run: run["seed"])
         self.values.setdefault(task, {})[row] = runs
 

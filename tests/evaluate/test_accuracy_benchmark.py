@@ -116,6 +116,18 @@ def test_paired_intervals_contain_the_difference() -> None:
     assert same == {"P@1": [0, 0, 0], "P@5": [0, 0, 0], "R@10": [0, 0, 0]}
 
 
+def test_a_row_never_mixes_runs_of_different_settings(tmp_path: Path) -> None:
+    from tables import Results
+
+    results = Results(tmp_path / "accuracy-shop.json")
+    for seed in range(3):
+        results.add("test", "paper", {"seed": seed, "settings": ["pretrain.lr=1e-4"], "P@1": 10.0})
+    results.add("test", "paper", {"seed": 0, "settings": ["pretrain.lr=1e-3"], "P@1": 30.0})
+    assert [run["P@1"] for run in results.runs("test", "paper")] == [30.0]
+    results.add("test", "paper", {"seed": 1, "settings": ["pretrain.lr=1e-3"], "P@1": 32.0})
+    assert [run["P@1"] for run in results.runs("test", "paper")] == [30.0, 32.0]
+
+
 def test_predictions_have_the_probabilities_of_recommend(shop: Catalogue, tiny_model: Any) -> None:
     points = shop.split("test")
     found = predict(tiny_model, shop, points, k=3)
