@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from made import picture
 from mufin import Catalogue, Config, Hit, Item, Mufin, fit, load, save
+from mufin.data import images
+from mufin.data.images import load_pixels, open_picture, read_bytes, suffix_of
 from mufin.errors import UsageError
 from mufin.retrieve.lists import Lists
 
@@ -50,6 +53,40 @@ def most_similar(hits: list[Hit]) -> str:
 
 
 # -- asking -------------------------------------------------------------------------------------------------
+
+
+def test_pixels_are_asked_without_encoding_them(model: Mufin, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = load_pixels(picture("red", "circle"), 48)
+    encoded = read_bytes(Image.fromarray(pixels))
+    wanted = model.recommend(Item("q", ["red circle"], [encoded]))
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("an image of a query was encoded")
+
+    monkeypatch.setattr(images, "_png", refuse)
+    for image in (pixels, torch.from_numpy(pixels), Image.fromarray(pixels)):
+        asked = Item("q", ["red circle"], [image])
+        assert model.recommend(asked) == wanted
+        assert model.recommend([asked, asked]) == model.recommend([Item("q", ["red circle"], [encoded])] * 2)
+
+
+def test_a_label_of_pixels_keeps_a_thumbnail(model: Mufin, tmp_path: Path) -> None:
+    pixels = np.full((200, 300, 3), 128, np.uint8)
+    model.add_labels(Item("grey", ["a grey thing"], [pixels]))
+    save(model, tmp_path / "run")
+    again = load(tmp_path / "run").labels.items
+    (kept,) = again[int(again.rows(["grey"])[0])].images
+    assert open_picture(kept).size == (96, 64)
+
+
+def test_a_catalogue_of_pixels_is_written_as_png(tmp_path: Path) -> None:
+    pixels = load_pixels(picture("red", "circle"), 48)
+    made = Catalogue.build([Item("a", images=[pixels])], [Item("l", ["a label"])], train={"a": ["l"]})
+    for format in ("jsonl", "parquet"):
+        made.write(tmp_path / format, format=format)
+        (kept,) = Catalogue.read(tmp_path / format).items[0].images
+        assert suffix_of(read_bytes(kept)) == ".png"
+        assert np.array_equal(load_pixels(kept, 48), pixels)
 
 
 def test_batch_is_single(tiny_model: Mufin, shop: Catalogue) -> None:

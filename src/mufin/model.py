@@ -187,7 +187,7 @@ class Mufin:
         if not listed:
             return []
         with at_ease(self.labels.alive.device):
-            table = Items.of(listed)
+            table = Items.of(listed, stored=False)
             own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
             hits = self.hits(self.rank(self._query(table), k, own, allowed))
         return hits[0] if isinstance(items, Item) else hits
@@ -314,4 +314,4 @@ class Mufin:
         for item in listed:
             if not isinstance(item, Item):
                 raise UsageError(f"expected an Item, got {item!r}; write Item(texts=[…], images=[…])")
-        return Items.of(listed)
+        return Items.of(listed, stored=False)

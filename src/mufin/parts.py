@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from mufin.bag import PackedBags
 from mufin.config import Config
 from mufin.data.formats.parquet import keeps_pictures
+from mufin.data.images import read_bytes
 from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
-from mufin.data.write import read_bytes
 from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ModelError, UsageError
 from mufin.folder import AGAIN

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 
 from mufin.data.formats import parquet
@@ -93,6 +96,72 @@ def test_images_in_memory_become_png(picture: Callable[..., bytes], tmp_path: Pa
     assert items[0].images[1] == picture("blue")
     with pytest.raises(PictureError, match="none.png"):
         Items.of([Item("a", images=[b"x", "none.png"])])
+
+
+STRIPES = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+
+
+@pytest.mark.parametrize(
+    "pixels", [STRIPES, torch.from_numpy(STRIPES), np.asfortranarray(STRIPES), np.flip(STRIPES[::-1], 0)]
+)
+def test_pixels_are_an_image(pixels: Any) -> None:
+    item = Item("a", images=pixels)
+    assert item == Item("a", images=[Image.fromarray(STRIPES)])
+    asked, stored = Items.of([item], stored=False), Items.of([item])
+    assert asked[0].images == item.images
+    assert isinstance(stored[0].images[0], bytes)
+    for items in (asked, stored):
+        assert np.array_equal(np.asarray(open_picture(items[0].images[0])), STRIPES)
+    assert asked.take([0, 0]).concat(stored).flat_images()[0].tolist() == [0, 1, 2, 3]
+
+
+def test_pixels_are_copied() -> None:
+    pixels = STRIPES.copy()
+    item = Item(images=[pixels])
+    pixels[:] = 0
+    assert np.array_equal(np.asarray(item.images[0]), STRIPES)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "found"),
+    [
+        (STRIPES / 255, r"pixels of shape \(4, 6, 3\), float64"),
+        (torch.zeros(4, 6, 3), r"pixels of shape \(4, 6, 3\), torch.float32"),
+        (STRIPES.transpose(2, 0, 1), r"pixels of shape \(3, 4, 6\), uint8"),
+        (STRIPES[None], r"pixels of shape \(1, 4, 6, 3\), uint8"),
+        (STRIPES[:, :, 0], r"pixels of shape \(4, 6\), uint8"),
+        (STRIPES[:0], r"pixels of shape \(0, 6, 3\), uint8"),
+    ],
+)
+def test_pixels_of_another_form_are_refused(pixels: Any, found: str) -> None:
+    with pytest.raises(UsageError, match=found + r"; an image is \(H, W, 3\), uint8, such as numpy\.zeros"):
+        Item(images=[pixels])
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(UsageError, match='or an array, not int; write Item\\(images=\\["desk.jpg"\\]\\)'):
+        Item(images=[7])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_opened_image_is_read_like_its_bytes(stored: bool) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    buffer = io.BytesIO()
+    Image.fromarray(STRIPES).resize((60, 40)).save(buffer, "JPEG", exif=exif)
+    image = Image.open(io.BytesIO(buffer.getvalue()))
+    found = Items.of([Item("a", images=[image, image])], stored=stored)[0].images
+    for one in found:
+        assert np.array_equal(np.asarray(open_picture(one)), np.asarray(open_picture(buffer.getvalue())))
+    cut = Item("a", images=[Image.open(io.BytesIO(buffer.getvalue()[:-40]))])
+    with pytest.raises(PictureError, match="cut short"):
+        Items.of([cut], stored=stored)
+
+
+def test_queries_mix_what_is_decoded_with_paths_and_bytes(picture: Callable[..., bytes]) -> None:
+    items = Items.of([Item("a", images=[STRIPES, "a.png"]), Item("b", images=[picture()])], stored=False)
+    assert items[0].images == (Image.fromarray(STRIPES), Path("a.png"))
+    assert items[1].images == (picture(),)
 
 
 def test_paths_stay_paths(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def recommend(
     item = Item(texts=text or (), images=tuple(image or ()))
     if item.is_empty:
         raise UsageError("nothing to look at: give a text, or a picture with --image FILE")
-    for picture in item.images:
+    for picture in image or ():
         open_picture(picture, 64)  # among many, a broken picture is left out; the only item's is an error
     model = load_model(run, device)
     if item.images and model.config.modalities == "text":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -109,6 +110,30 @@ def load_batch(
     with ThreadPoolExecutor(max(1, workers)) as pool:
         errors = [error for error in pool.map(load, range(len(pictures))) if error is not None]
     return pixels, readable, errors
+
+
+def read_bytes(picture: Picture) -> bytes:
+    """The encoded image, from memory or from its file; a decoded one becomes PNG."""
+    if isinstance(picture, Image.Image):
+        return _png(picture)
+    return picture if isinstance(picture, bytes) else read_file(picture)
+
+
+def in_memory(picture: Picture) -> bytes | Path | Image.Image:
+    """The image for any thread to read: one that is decoded, or that Pillow has opened, upright and RGB."""
+    if not isinstance(picture, Image.Image):
+        return Path(picture) if isinstance(picture, str) else picture
+    plain = type(picture) is Image.Image and picture.mode == "RGB" and not picture.info
+    return picture if plain else open_picture(picture)
+
+
+def _png(picture: Image.Image) -> bytes:
+    """The image as `opened` gives it: as PNG it loads as the same pixels again."""
+    buffer = io.BytesIO()
+    with opened(picture) as image:
+        image.info = {}  # comments, colour profiles and the like are not needed again
+        image.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def suffix_of(encoded: bytes) -> str:

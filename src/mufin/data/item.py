@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mufin.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
     import PIL.Image
+    import torch
+    from numpy.typing import NDArray
 
     Picture = str | Path | bytes | PIL.Image.Image
+    Pixels = NDArray[np.uint8] | torch.Tensor
 
 
 @dataclass(frozen=True)
 class Item:
     """A bag of descriptors: texts and pictures, of which either kind may be missing, never both.
 
-    A picture is a path, encoded bytes (PNG, JPEG, WebP, GIF, BMP, TIFF) or a PIL image.
+    A picture is a path, encoded bytes (PNG, JPEG, WebP, GIF, BMP, TIFF), a PIL image, or its pixels: a NumPy
+    array or torch tensor of shape (H, W, 3) and dtype uint8, which is copied and kept as a PIL image.
 
     >>> Item("desk-1", texts=["oak desk"]).texts
     ('oak desk',)
@@ -25,7 +32,7 @@ class Item:
 
     id: str = ""
     texts: Sequence[str] = ()
-    images: Sequence[Picture] = ()
+    images: Sequence[Picture | Pixels] = ()
     category: str | None = None
     related: Sequence[str] = ()
 
@@ -35,9 +42,31 @@ class Item:
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         images = self.images if isinstance(self.images, list | tuple) else (self.images,)
-        object.__setattr__(self, "images", tuple(images))
+        object.__setattr__(self, "images", tuple(map(_picture, images)))
 
     @property
     def is_empty(self) -> bool:
         """True when there is nothing to encode: no picture, and no text but blanks."""
         return not self.images and not any(text.strip() for text in self.texts)
+
+
+def _picture(image: Any) -> Picture:
+    """The image as it is; pixels become a PIL image."""
+    if isinstance(image, str | Path | bytes):
+        return image
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        return image
+    if not (hasattr(image, "shape") and hasattr(image, "dtype")):
+        raise UsageError(
+            f"an image is a path, bytes, a PIL image or an array, not {type(image).__name__}; "
+            'write Item(images=["desk.jpg"])'
+        )
+    pixels = image.detach().cpu().numpy() if hasattr(image, "detach") else image  # a tensor, on any device
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size or str(pixels.dtype) != "uint8":
+        raise UsageError(
+            f"pixels of shape {tuple(image.shape)}, {image.dtype}; an image is (H, W, 3), uint8, "
+            "such as numpy.zeros((480, 640, 3), numpy.uint8)"
+        )
+    return Image.fromarray(pixels)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.decoding import read_file
 from mufin.data.formats import parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
+from mufin.data.images import in_memory, read_bytes
 from mufin.data.item import Item
 from mufin.data.paths import REMEDY, leaving
-from mufin.data.pictures import Encoded, HeldPictures, Joined, NoPictures, Pictures, StoredPictures
+from mufin.data.pictures import (
+    DecodedPictures,
+    Encoded,
+    HeldPictures,
+    Joined,
+    NoPictures,
+    Pictures,
+    StoredPictures,
+)
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.data.item import Picture
 
 Modality = Literal["text", "image", "both"]
-PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 BIG = (1 << 31) - 1  # bytes that fit an Arrow string array with 32-bit offsets
 
 
@@ -41,8 +47,11 @@ class Items(Sequence[Item]):
         self.table, self.pictures = table, pictures
 
     @classmethod
-    def of(cls, items: Iterable[Item]) -> Items:
-        """Items made in code; PIL images become PNG bytes, paths stay paths when all pictures are paths."""
+    def of(cls, items: Iterable[Item], stored: bool = True) -> Items:
+        """Items made in code; paths stay paths when all images are paths.
+
+        Decoded images become PNG bytes where items are `stored`, and stay as they are where they are not.
+        """
         items = list(items)
         columns = {
             "id": pa.array([item.id for item in items], STRING),
@@ -52,7 +61,8 @@ class Items(Sequence[Item]):
             columns["category"] = pa.array([item.category for item in items], STRING)
         if any(item.related for item in items):
             columns["related"] = pa.array([item.related for item in items], STRINGS)
-        return cls(pa.table(columns), _pictures([item.images for item in items]))
+        rows = [cast("tuple[Picture, ...]", item.images) for item in items]
+        return cls(pa.table(columns), _pictures(rows, stored))
 
     @classmethod
     def from_table(cls, table: pa.Table, folder: Path | None = None) -> Items:
@@ -177,22 +187,14 @@ def first_rows(wanted: pa.Array | pa.ChunkedArray, ids: pa.ChunkedArray) -> np.n
     return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
 
 
-def _pictures(rows: list[Sequence[Picture]]) -> Pictures:
+def _pictures(rows: list[tuple[Picture, ...]], stored: bool) -> Pictures:
     pictures = [picture for row in rows for picture in row]
     if not pictures:
         return NoPictures(len(rows))
     if all(isinstance(picture, str | Path) for picture in pictures):
         paths = [[str(picture) for picture in row] for row in rows]
         return HeldPictures(pa.chunked_array([paths], STRINGS))
-    return HeldPictures(pa.chunked_array([[[_bytes(picture) for picture in row] for row in rows]], PICTURES))
-
-
-def _bytes(picture: Picture) -> bytes:
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, str | Path):
-        return read_file(picture)
-    buffer = io.BytesIO()
-    plain = picture if picture.mode in PNG_MODES else picture.convert("RGB")
-    plain.save(buffer, "PNG")
-    return buffer.getvalue()
+    if stored or all(isinstance(picture, str | Path | bytes) for picture in pictures):
+        encoded = [[read_bytes(picture) for picture in row] for row in rows]
+        return HeldPictures(pa.chunked_array([encoded], PICTURES))
+    return DecodedPictures([tuple(map(in_memory, row)) for row in rows])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import overload
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ import pyarrow.parquet as pq
 from mufin.data.formats.parquet import explained
 from mufin.data.formats.schema import canonical
 from mufin.data.paths import inside
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 Encoded = bytes | Path
 GROUPS_IN_MEMORY = 3
@@ -117,6 +120,23 @@ class HeldPictures(Pictures):
     @cached_property
     def _root(self) -> str:
         return os.path.realpath(self.folder or "")
+
+
+class DecodedPictures(Pictures):
+    """Images of a query, some of them decoded; what is stored is encoded (`HeldPictures`)."""
+
+    def __init__(self, rows: Sequence[tuple[Encoded | PIL.Image.Image, ...]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, row: int) -> tuple[Encoded, ...]:
+        # The encoders take whatever can be opened, and only they read a query's images.
+        return cast("tuple[Encoded, ...]", self.rows[row])
+
+    def counts(self) -> np.ndarray:
+        return np.array([len(row) for row in self.rows], np.int64)
 
 
 class StoredPictures(Pictures):

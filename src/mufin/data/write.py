@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mufin.data.decoding import read_file
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES
-from mufin.data.images import open_picture, suffix_of
+from mufin.data.images import open_picture, read_bytes, suffix_of
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, NoPictures
 from mufin.errors import CatalogueError, PictureError, UsageError
@@ -126,8 +125,3 @@ def save_picture(picture: bytes, folder: Path) -> str:
         temporary.write_bytes(picture)
         temporary.replace(path)
     return name
-
-
-def read_bytes(picture: Encoded) -> bytes:
-    """Return the encoded image, from memory or from its file."""
-    return picture if isinstance(picture, bytes) else read_file(picture)

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from mufin.data.item import Item
 from mufin.data.items import Items
-from mufin.data.pictures import Encoded, Pictures
+from mufin.data.pictures import DecodedPictures
 from mufin.errors import UsageError
 from mufin.hits import Ranked
 from mufin.serve.catalogue_view import CatalogueView
@@ -34,27 +34,10 @@ class Query:
     images: tuple[Image.Image, ...] = ()
 
 
-class Decoded(Pictures):
-    """Images that are decoded already."""
-
-    def __init__(self, rows: Sequence[tuple[Image.Image, ...]]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def row(self, row: int) -> tuple[Encoded, ...]:
-        # Encoders accept anything that can be opened; only stored images must be bytes or paths.
-        return cast("tuple[Encoded, ...]", self.rows[row])
-
-    def counts(self) -> np.ndarray:
-        return np.array([len(row) for row in self.rows], np.int64)
-
-
 def table_of(queries: Sequence[Query]) -> Items:
     """Return the queries as items."""
     plain = Items.of([Item(query.id, query.texts) for query in queries])
-    return Items(plain.table, Decoded([query.images for query in queries]))
+    return Items(plain.table, DecodedPictures([query.images for query in queries]))
 
 
 @dataclass(frozen=True)
