@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 STRIP = 1 << 20  # pixels converted at a time; the copies that a conversion makes are no larger
 WHITE = (255, 255, 255)
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
+# For each orientation of EXIF, which side of the image in the file comes to lie left, above, right, below.
+TURNS = {
+    2: (2, 1, 0, 3), 3: (2, 3, 0, 1), 4: (0, 3, 2, 1), 5: (1, 0, 3, 2),
+    6: (3, 0, 1, 2), 7: (3, 2, 1, 0), 8: (1, 2, 3, 0),
+}  # fmt: skip
 SIGNATURES = (
     (b"\x89PNG", ".png"),
     (b"\xff\xd8\xff", ".jpg"),
@@ -37,15 +43,22 @@ def opened(picture: Picture, size: int | None = None) -> Iterator[Image.Image]:
 
     Waits until the images that other threads decode leave enough memory, and holds it until the end.
     """
+    with _opened(picture, size) as (image, _):
+        yield image
+
+
+@contextmanager
+def _opened(picture: Picture, size: int | None) -> Iterator[tuple[Image.Image, Box]]:
+    """The image, and the box that it fills: a JPEG decoded small ends within its last pixels."""
     with _explained(picture):
         image = picture if isinstance(picture, Image.Image) else open_encoded(encoded_of(picture))
-        need = _memory(image, picture, size)
+        box, need = _prepare(image, picture, size)
     with BUDGET.spend(need):
         with _explained(picture):
             image.load()
-            image = _upright(image)  # under the same name, so that what is no longer needed is freed
+            image, box = _upright(image, box)  # under the same name: what is no longer needed is freed
             image = _on_white(image)
-        yield image.copy() if image is picture else image
+        yield (image.copy() if image is picture else image), box
 
 
 def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
@@ -54,19 +67,24 @@ def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
         return image
 
 
-def _memory(image: Image.Image, picture: Picture, size: int | None) -> int:
-    """Bytes that decoding takes; what takes too much time or memory is refused by its header."""
+def _prepare(image: Image.Image, picture: Picture, size: int | None) -> tuple[Box, int]:
+    """The box that the image will fill, and the bytes that decoding takes.
+
+    What takes too much time or memory is refused by its header.
+    """
     full = image.size
+    box: Box = (0, 0, *full)
     found = f"{image.width} × {image.height} pixels"
     if image.width * image.height > PIXELS:
         raise PictureError(f"{found}, more than {PIXELS:,}; make it smaller", _name(picture))
     if size is not None and image is not picture and image.format == "JPEG":
-        image.draft("RGB", (size, size))
+        drafted = image.draft("RGB", (size, size))
+        box = box if drafted is None else drafted[1]
     need = memory_of(image, full)
     if need > IMAGE_MEMORY:
         takes = f"{found} ({image.format or 'image'}, {image.mode}) take {need >> 20:,} MiB to decode"
         raise PictureError(f"{takes}, more than {IMAGE_MEMORY >> 20:,}; make it smaller", _name(picture))
-    return need
+    return box, need
 
 
 def load_pixels(picture: Picture, size: int) -> np.ndarray:
@@ -80,12 +98,12 @@ def load_pixels(picture: Picture, size: int) -> np.ndarray:
 
 def scaled(picture: Picture, size: int) -> Image.Image:
     """The picture with a longer side of `size`; doing it again changes nothing."""
-    with opened(picture, size) as image:
-        scale = size / max(image.size)
-        width, height = (max(1, round(side * scale)) for side in image.size)
+    with _opened(picture, size) as (image, box):
+        sides = box[2] - box[0], box[3] - box[1]
+        width, height = (max(1, round(side * (size / max(sides)))) for side in sides)
         if (width, height) == image.size:
             return image
-        return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        return image.resize((width, height), Image.Resampling.BICUBIC, box, reducing_gap=3.0)
 
 
 def load_batch(
@@ -170,14 +188,18 @@ def _explained(picture: Picture) -> Iterator[None]:
         raise PictureError(f"damaged or cut short ({reason}); save it again", _name(picture)) from None
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF says; EXIF that cannot be read says nothing."""
+def _upright(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """Image and box, turned as the EXIF says; EXIF that cannot be read says nothing."""
     try:
-        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-            return image  # exif_transpose would copy it
-        return ImageOps.exif_transpose(image)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        if orientation == 1:
+            return image, box  # exif_transpose would copy it
+        turned = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block is no reason to lose the picture
-        return image
+        return image, box
+    margins = (*box[:2], image.width - box[2], image.height - box[3])
+    left, top, right, bottom = (margins[side] for side in TURNS.get(orientation, (0, 1, 2, 3)))
+    return turned, (left, top, turned.width - right, turned.height - bottom)
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -22,6 +22,7 @@ from mufin.errors import ConfigError, EncoderError
 from mufin.ragged import Ragged, offsets_of
 
 LITE0 = "efficientnet-lite0"
+PIXELS = 2  # version of what images become before the network: a new one computes features anew
 TOGETHER = 8  # pictures that a processor takes at a time: the maps of more leave its cache, at half the speed
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 
@@ -72,7 +73,7 @@ class VisionEncoder(nn.Module):
         """What the frozen outputs depend on beside the pictures themselves."""
         scale = hashlib.blake2b(json.dumps([self.mean, self.std]).encode(), digest_size=6).hexdigest()
         stages = {False: "", True: "-stages", "every": "-every-stage"}[self.stages]
-        return f"image-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}{stages}"
+        return f"image-{PIXELS}-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}{stages}"
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
