@@ -23,6 +23,7 @@ from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
 from mufin.data.decoding import FILE_BYTES, FORMATS, IMAGE_MEMORY, Budget, memory_of, open_encoded, read_file
 from mufin.data.images import load_pixels, open_picture
+from mufin.data.loading import loaded
 from mufin.encode.cache import key
 from mufin.errors import PictureError
 
@@ -194,10 +195,12 @@ def plain_pixels(encoded: bytes, size: int) -> np.ndarray:
 
 def test_pixels_of_the_demo_are_those_of_the_plain_recipe() -> None:
     pictures = Catalogue.demo().items.flat_images()[1]
-    for place in range(0, len(pictures), 97):
-        encoded = pictures[place]
+    some = pictures[::97]
+    for encoded, pixels in zip(some, loaded(some, 64), strict=True):
         assert isinstance(encoded, bytes)
-        assert np.array_equal(load_pixels(encoded, 64), plain_pixels(encoded, 64)), place
+        assert isinstance(pixels, np.ndarray)
+        assert np.array_equal(pixels, plain_pixels(encoded, 64))
+        assert np.array_equal(pixels, load_pixels(encoded, 64))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mufin.data.images import load_batch, load_pixels, open_picture, suffix_of
+from mufin.data.images import load_pixels, open_picture, suffix_of
 from mufin.errors import PictureError
 
 
@@ -172,19 +172,6 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         open_picture(str(tmp_path))
     with pytest.raises(PictureError, match="download it"):
         open_picture("https://example.org/a.png")
-
-
-def test_a_batch_survives_its_broken_pictures(picture: Callable[..., bytes], tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(picture("blue"))
-    pixels, readable, errors = load_batch([picture("red"), b"", tmp_path / "a.png"], 8, workers=2)
-    assert pixels.shape == (3, 8, 8, 3)
-    assert readable.tolist() == [True, False, True]
-    assert pixels[1].min() == 255
-    assert [str(error) for error in errors] == [
-        "picture of 0 bytes: empty (0 bytes); put the picture there again"
-    ]
-    np.testing.assert_array_equal(pixels[2], load_pixels(picture("blue"), 8))
-    assert load_batch([], 8)[0].shape == (0, 8, 8, 3)
 
 
 @pytest.mark.parametrize(

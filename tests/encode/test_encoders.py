@@ -16,7 +16,7 @@ from torch import Tensor
 from made import COLOURS, made_shop, picture
 from mufin import Config, Item, fit, load
 from mufin.config import Text, Vision
-from mufin.data.images import load_batch
+from mufin.data.images import load_pixels
 from mufin.encode.folded import fold
 from mufin.encode.network import Cut, Lite0
 from mufin.encode.text import TextEncoder
@@ -212,7 +212,7 @@ def test_a_network_that_cannot_be_cut_says_so() -> None:
 
 def test_the_vector_of_a_network_without_a_class_token_is_a_mean(checkpoint: Checkpoint) -> None:
     encoder = build("vision", checkpoint("swin"), 0)
-    pixels, _, _ = load_batch(PICTURES, 32)
+    pixels = np.stack([load_pixels(image, 32) for image in PICTURES])
     with torch.no_grad():
         hidden = encoder.network(pixel_values=encoder._normalise(torch.from_numpy(pixels))).last_hidden_state
     torch.testing.assert_close(run(encoder, PICTURES), hidden.mean(dim=1), atol=1e-5, rtol=1e-5)
@@ -297,10 +297,9 @@ def test_earlier_stages_are_evidence_beside_the_same_vector() -> None:
 @pytest.mark.parametrize("n", [0, 1, 5, 8, 15, 23])
 def test_pictures_go_through_a_processor_in_few_sizes(n: int, checkpoint: Checkpoint) -> None:
     encoder = build("vision", checkpoint("resnet"), 0)
-    pixels = torch.arange(n)
-    portions = encoder._portions(pixels)
-    assert torch.equal(torch.cat(portions), pixels)
-    assert {len(part) for part in portions} <= {0, 1, 2, 4, 8}
+    portions = list(encoder._portions(iter(np.arange(n)), 64))
+    assert [number for part in portions for number in part] == list(range(n))
+    assert {len(part) for part in portions} <= {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("layers", ["0", "all"])
@@ -345,7 +344,7 @@ def test_a_frozen_lite0_sees_the_same_by_its_folded_copy_and_stays_as_it_is(stag
     encoder = VisionEncoder(Vision(model="offline", train_layers=0, size=64, stages=stages)).eval()
     before = {name: weight.clone() for name, weight in encoder.state_dict().items()}
     found = encoder.prepare(PICTURES).flat
-    pixels, _, _ = load_batch(PICTURES, 64)
+    pixels = np.stack([load_pixels(image, 64) for image in PICTURES])
     with torch.no_grad():
         values = encoder._normalise(torch.from_numpy(pixels))
         maps = encoder.network.stages(values, stages == "every") if stages else encoder.network(values)

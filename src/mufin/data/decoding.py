@@ -89,7 +89,12 @@ class Budget:
     """Bytes that threads share: whoever asks for more than is left waits, first come, first served."""
 
     def __init__(self, size: int) -> None:
-        self.size = self.left = size
+        self.size = size
+        self.reset()
+
+    def reset(self) -> None:
+        """Take everything back: nobody holds any of it, or waits for it."""
+        self.left = self.size
         self._turn, self._freed = Lock(), Condition()
 
     @contextmanager
@@ -108,3 +113,5 @@ class Budget:
 
 
 BUDGET = Budget(ALL_MEMORY)
+if hasattr(os, "register_at_fork"):  # what threads of the parent hold, no thread of the child gives back
+    os.register_at_fork(after_in_child=BUDGET.reset)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -104,30 +103,6 @@ def scaled(picture: Picture, size: int) -> Image.Image:
         if (width, height) == image.size:
             return image
         return image.resize((width, height), Image.Resampling.BICUBIC, box, reducing_gap=3.0)
-
-
-def load_batch(
-    pictures: Sequence[Picture], size: int, workers: int = 2
-) -> tuple[np.ndarray, np.ndarray, list[PictureError]]:
-    """Pixels (n, size, size, 3) uint8, which were readable (n,) bool, and what was wrong with the others.
-
-    A broken picture is white.
-    """
-    pictures = list(pictures)  # a lazy sequence is read by one thread
-    pixels = np.full((len(pictures), size, size, 3), 255, np.uint8)
-    readable = np.ones(len(pictures), bool)
-
-    def load(row: int) -> PictureError | None:
-        try:
-            pixels[row] = load_pixels(pictures[row], size)
-        except PictureError as error:
-            readable[row] = False
-            return error
-        return None
-
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        errors = [error for error in pool.map(load, range(len(pictures))) if error is not None]
-    return pixels, readable, errors
 
 
 def read_bytes(picture: Picture) -> bytes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from mufin.config import Vision
-from mufin.data.images import load_batch
+from mufin.data.loading import Loaded, loaded
 from mufin.encode.checkpoints import load_transformer, stored_transformer
 from mufin.encode.folded import fold, folds
 from mufin.encode.network import Cut, Lite0
-from mufin.errors import ConfigError, EncoderError
+from mufin.errors import ConfigError, EncoderError, PictureError
 from mufin.ragged import Ragged, offsets_of
 
 LITE0 = "efficientnet-lite0"
@@ -77,23 +79,38 @@ class VisionEncoder(nn.Module):
 
     @torch.no_grad()
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
-        """The frozen part: a vector, hidden states at the cut or pixels; no row for a broken picture."""
-        rows, readable = [], []
-        for start in range(0, len(pictures), batch):
-            pixels, ok, _ = load_batch(pictures[start : start + batch], self.size)
-            rows += [self._frozen(part) for part in self._portions(torch.from_numpy(pixels[ok]))]
-            readable.append(ok)
-        return Ragged(np.concatenate(rows), offsets_of(np.concatenate(readable).astype(np.int64)))
+        """The frozen part: a vector, hidden states at the cut or pixels; no row for a broken picture.
 
-    def _portions(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """What goes through the network together: on a processor 8, 4, 2 or 1, since convolutions are
-        prepared, and kept, for each number of pictures that comes."""
-        if self.depth == "all" or len(pixels) <= 1 or next(self.network.parameters()).is_cuda:
-            return (pixels,)
-        rest = len(pixels) % TOGETHER
-        last = [power for power in (4, 2, 1) if rest & power]
-        portions: tuple[Tensor, ...] = pixels.split([TOGETHER] * (len(pixels) // TOGETHER) + last)
-        return portions
+        Threads decode the next images while the network runs.
+        """
+        readable = np.zeros(len(pictures), np.int64)
+
+        def pixels(found: Iterator[Loaded]) -> Iterator[np.ndarray]:
+            for place, image in enumerate(found):
+                if not isinstance(image, PictureError):
+                    readable[place] = 1
+                    yield image
+
+        with closing(loaded(pictures, self.size, batch)) as found:
+            portions = self._portions(pixels(found), batch)
+            rows = [self._frozen(torch.from_numpy(np.stack(some))) for some in portions]
+        nothing = torch.zeros(0, self.size, self.size, 3, dtype=torch.uint8)
+        return Ragged(np.concatenate(rows or [self._frozen(nothing)]), offsets_of(readable))
+
+    def _portions(self, pixels: Iterator[np.ndarray], batch: int) -> Iterator[list[np.ndarray]]:
+        """Images that go through the network together.
+
+        On a CPU 8, 4, 2 or 1: convolutions are prepared, and kept, for each number of images that comes.
+        """
+        if self.depth == "all" or next(self.network.parameters()).is_cuda:
+            while some := list(islice(pixels, batch)):
+                yield some
+            return
+        while some := list(islice(pixels, TOGETHER)):
+            for size in (TOGETHER, 4, 2, 1):
+                if len(some) & size:
+                    yield some[:size]
+                    some = some[size:]
 
     def _frozen(self, pixels: Tensor) -> Any:
         """(n, S, S, 3) uint8 → (n, ...)."""

@@ -1,0 +1,65 @@
+"""Many images: decoded by threads that outlive a batch, some images ahead of whoever reads them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mufin.data.images import load_pixels
+from mufin.errors import PictureError
+
+if TYPE_CHECKING:
+    from mufin.data.item import Picture
+
+Loaded = np.ndarray | PictureError
+
+
+def loaded(pictures: Sequence[Picture], size: int, ahead: int = 64) -> Generator[Loaded]:
+    """The pixels of each image in order, (size, size, 3) uint8, or what is wrong with it.
+
+    At most `ahead` images are being decoded, or wait decoded, at any time. Close the iterator if you stop
+    early: images that no thread has begun are then left alone.
+    """
+    if len(pictures) <= 1:  # handing one image to a thread takes longer than it saves
+        yield from (_load(picture, size) for picture in pictures)
+        return
+    waiting: deque[Future[Loaded]] = deque()
+    threads = _threads()
+    try:
+        for picture in pictures:  # a lazy sequence is read by one thread
+            waiting.append(threads.submit(_load, picture, size))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _load(picture: Picture, size: int) -> Loaded:
+    try:
+        return load_pixels(picture, size)
+    except PictureError as error:
+        return error
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """One thread per core, started when needed; Pillow releases the GIL while it decodes and resizes."""
+    return ThreadPoolExecutor(cores(), "mufin-images")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork: the child starts its own
+    os.register_at_fork(after_in_child=_threads.cache_clear)
