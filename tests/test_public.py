@@ -34,6 +34,7 @@ STAGES = [
         "tensors",
         "temporary",
         "ragged",
+        "relation",
         "rows",
         "onednn",
         "demo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ints = NDArray[np.int64]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Ragged:
 
     flat: NDArray[Any]  # (ΣT, ...)
     offsets: Ints  # (n + 1,)
+    copies: dict[torch.device, RaggedTensor] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, rows: list[NDArray[Any]]) -> Ragged:
@@ -38,16 +40,64 @@ class Ragged:
 
     def take(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """These rows padded with zeros, (b, T, ...), and their lengths (b,)."""
-        lengths = self.offsets[rows + 1] - self.offsets[rows]
-        longest = max(int(lengths.max()), 1) if len(rows) else 1
-        values = self.flat[ranges(self.offsets[rows], lengths)]
-        if len(values) == len(rows) * longest:  # nothing to pad: the usual case of one vector a row
-            padded = values.reshape(len(rows), longest, *self.flat.shape[1:])
+        return self.on(CPU).take(torch.from_numpy(rows))
+
+    def on(self, device: torch.device) -> RaggedTensor:
+        """The same for batches on a device: copied there once if it fits, else read from the host."""
+        if device not in self.copies:
+            flat, single = torch.from_numpy(self.flat), bool((self.lengths == 1).all())
+            resident = fits(flat.nbytes, device)
+            offsets = torch.from_numpy(self.offsets).to(device)
+            self.copies[device] = RaggedTensor(
+                flat.to(device) if resident else flat, offsets, single, resident
+            )
+        return self.copies[device]
+
+
+@dataclass(frozen=True)
+class RaggedTensor:
+    """Ragged rows whose numbers are tensors on a device, and whose content is there too if it is resident."""
+
+    flat: Tensor  # (ΣT, ...)
+    offsets: Tensor  # (n + 1,)
+    single: bool  # every row has length one
+    resident: bool
+
+    @property
+    def vectors(self) -> bool:
+        """Every row is one vector."""
+        return self.single and self.flat.dim() == 2
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """These rows padded with zeros, (b, T, ...), and their lengths (b,)."""
+        if self.single:
+            values, lengths = self._gather(rows[:, None]), torch.ones_like(rows)
         else:
-            padded = np.zeros((len(rows), longest, *self.flat.shape[1:]), self.flat.dtype)
-            padded[np.arange(longest) < lengths[:, None]] = values
-        tensor = torch.from_numpy(np.ascontiguousarray(padded))
-        return (tensor.float() if tensor.dtype == torch.float16 else tensor), torch.from_numpy(lengths)
+            start = self.offsets[rows]
+            lengths = self.offsets[rows + 1] - start
+            slot = torch.arange(max(int(lengths.max()), 1) if len(rows) else 1, device=rows.device)
+            there = slot < lengths[:, None]  # (b, T)
+            values = self._gather((start[:, None] + slot).where(there, 0))
+            values.masked_fill_(~there.view(*there.shape, *[1] * (values.dim() - 2)), 0)
+        return (values.float() if values.dtype == torch.float16 else values), lengths
+
+    def _gather(self, at: Tensor) -> Tensor:
+        """The content at these places (b, T), (b, T, ...)."""
+        shape = (*at.shape, *self.flat.shape[1:])
+        if not len(self.flat):
+            return self.flat.new_zeros(shape, device=at.device)
+        if self.resident:
+            return self.flat.index_select(0, at.flatten()).view(shape)
+        # Pinned memory is copied while the device computes.
+        pinned = at.device.type == "cuda"
+        found = torch.empty((at.numel(), *self.flat.shape[1:]), dtype=self.flat.dtype, pin_memory=pinned)
+        torch.index_select(self.flat, 0, at.flatten().cpu(), out=found)
+        return found.view(shape).to(at.device, non_blocking=True)
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Whether so many bytes take at most half of what is free on the device; the host has them already."""
+    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 def offsets_of(lengths: Any) -> Ints:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from made import picture
-from mufin import Config, Item
+from mufin import Config, Item, ragged
 from mufin.data.items import Items
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Groups
+from mufin.encode.features import Groups, Loader
 
 RED, BLUE = picture("red", "circle"), picture("blue", "bar")
 ITEMS = [
@@ -106,6 +106,33 @@ def test_groups_take() -> None:
     chosen = groups(POINTS).take(np.array([4, 2, 4]))
     parts = [chosen.members[a:b].tolist() for a, b in zip(chosen.offsets, chosen.offsets[1:], strict=False)]
     assert parts == [[5, 0, 3], [1, 2], [5, 0, 3]]
+
+
+@pytest.mark.parametrize("depth", [0, 1, "all"])
+@pytest.mark.parametrize("resident", [True, False])
+@torch.no_grad()
+def test_a_loader_gives_the_bags_of_any_points(
+    tiny_config: Config, depth: object, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the features fit on the device or are read from the host for each batch."""
+    monkeypatch.setattr(ragged, "fits", lambda size, device: resident)
+    changed = [f"text.train_layers={depth}", f"vision.train_layers={depth}"]
+    embedder = Embedder(tiny_config.override(changed)).eval()
+    features = embedder.features(Items.of(ITEMS))
+    loader = Loader(features, groups(POINTS), embedder.device)
+    assert all(rows.resident == resident for rows in loader.rows)
+    for chosen in ([4, 2, 4], [1], [5, 1], [7, 0], []):
+        bag = embedder.raw_bag(loader.batch(torch.tensor(chosen, dtype=torch.int64)))
+        expected = [rows_of(embedder, POINTS[point]) for point in chosen]
+        assert bag.mask.shape == (len(chosen), max([1, *map(len, expected)]))
+        for values, mask, rows in zip(bag.values, bag.mask, expected, strict=True):
+            torch.testing.assert_close(values[mask], rows, atol=2e-5, rtol=1e-4)
+
+
+def test_features_are_copied_to_a_device_once(tiny_config: Config) -> None:
+    features = Embedder(tiny_config).features(Items.of(ITEMS))
+    one, other = (Loader(features, groups(points), torch.device("cpu")) for points in (POINTS, POINTS[:2]))
+    assert all(a is b for a, b in zip(one.rows, other.rows, strict=True))
 
 
 def test_text_only_models_have_no_image_encoder(tiny_config: Config) -> None:

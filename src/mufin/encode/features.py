@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mufin.data.items import Items
 from mufin.encode.cache import FeatureCache, key, read
-from mufin.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.ragged import CPU, Ints, Ragged, offsets_of, ranges
+from mufin.relation import Relation
 from mufin.rows import Rows
 
 TINY = 1e-12  # a length this small is none
@@ -126,6 +127,12 @@ class Descriptors:
         chosen = self.which[ranges(self.offsets[groups.members], lengths)]
         return chosen, np.repeat(of_member, lengths)
 
+    def by_point(self, groups: Groups, device: torch.device) -> Relation:
+        """Which rows each of these points has."""
+        chosen, point = self.select(groups)
+        offsets = torch.from_numpy(offsets_of(np.bincount(point, minlength=len(groups))))
+        return Relation(offsets.to(device), torch.from_numpy(chosen).to(device), len(self.rows))
+
 
 @dataclass(frozen=True)
 class Features:
@@ -149,37 +156,51 @@ class Features:
         return Features(text, image, {name: read.spread(rows, n) for name, read in self.readings.items()})
 
     def batch(self, groups: Groups) -> Batch:
-        """The bags of these points, ready for the embedder."""
-        n = len(groups)
-        texts, text_point = self.text.select(groups)
-        images, image_point = self.image.select(groups)
-        n_text, n_image = np.bincount(text_point, minlength=n), np.bincount(image_point, minlength=n)
-        width = max(int((n_text + n_image).max()), 1) if n else 1
-        return Batch(
-            n, width,
-            _part(self.text, texts, text_point, np.zeros(n, np.int64)),
-            _part(self.image, images, image_point, n_text),
-        )  # fmt: skip
+        """The bags of these points on the CPU, ready for the embedder."""
+        return Loader(self, groups, CPU).batch(torch.arange(len(groups)))
+
+
+class Loader:
+    """Datapoints whose batches are assembled on a device, where their features are if they fit."""
+
+    def __init__(self, features: Features, groups: Groups, device: torch.device) -> None:
+        self.kinds = (features.text, features.image)
+        self.rows = [kind.rows.on(device) for kind in self.kinds]
+        self.owned = [kind.by_point(groups, device) for kind in self.kinds]
+        sizes = self.owned[0].sizes + self.owned[1].sizes
+        self.most = int(sizes.max()) if len(groups) else 0  # descriptors of a point
+
+    def batch(self, points: Tensor) -> Batch:
+        """The bags of these points (B,), ready for the embedder."""
+        texts, images = (owned.sizes_of(points) for owned in self.owned)  # (B,)
+        width = self.most
+        if width > 1:  # else known without asking, which makes a GPU wait
+            width = int((texts + images).max()) if len(points) else 1
+        none = torch.zeros_like(texts)
+        parts = self._part(0, points, none), self._part(1, points, texts)
+        return Batch(len(points), max(width, 1), *parts)
+
+    def _part(self, kind: int, points: Tensor, first: Tensor) -> Part | None:
+        """The descriptors of one kind; those of a point stand at `first` (B,) and behind."""
+        of, rows = self.kinds[kind], self.rows[kind]
+        if not len(of.which):
+            return None
+        point, slot, chosen = self.owned[kind].pairs_of(points)
+        if not len(chosen):
+            return None
+        which = None
+        if not of.encoded and not rows.vectors:  # what is equal goes through the encoder once
+            unique, place = chosen.unique(return_inverse=True)
+            if len(unique) < len(chosen):
+                chosen, which = unique, place
+        values, lengths = rows.take(chosen)
+        return Part(values, lengths, point, slot + first[point], of.encoded, which)
 
 
 def _spread_parts(part: Descriptors, rows: Ints, n: int) -> Descriptors:
     sizes = np.zeros(n, np.int64)
     sizes[rows] = np.diff(part.offsets)
     return replace(part, offsets=offsets_of(sizes))
-
-
-def _part(of: Descriptors, chosen: Ints, point: Ints, first: Ints) -> Part | None:
-    if not len(chosen):
-        return None
-    which = None
-    if not of.encoded:  # what is equal goes through the encoder once
-        unique, place = np.unique(chosen, return_inverse=True)
-        if len(unique) < len(chosen):
-            chosen, which = unique, torch.from_numpy(place.astype(np.int64))
-    values, lengths = of.rows.take(chosen)
-    started = np.searchsorted(point, point)  # where the run of each point begins: points come in order
-    slot = np.arange(len(point)) - started + first[point]
-    return Part(values, lengths, torch.from_numpy(point), torch.from_numpy(slot), of.encoded, which)
 
 
 def extract(
