@@ -1,38 +1,45 @@
-"""Does the cost of a training step grow with the number of labels? It must not, with sampled losses.
+"""What a training step costs, and whether it grows with the number of labels: it must not.
 
-Made data: N datapoints and L labels of one random vector each stand in for encoded texts, so that only what
-training itself does is timed: sampling, attention, classifiers, the lazy row-wise Adam.
+Made data: datapoints and labels of one random vector each stand in for encoded texts, so that only what
+training itself does is timed: sampling, attention, classifiers, votes, the lazy row-wise Adam.
 
-    python benchmarks/step_cost.py                       # L = 45K and 450K, D = 32
-    python benchmarks/step_cost.py 45000 4500000         # needs 8 GB
+    python benchmarks/step_cost.py                        # L = 45K and 450K, D = 32, losses of both kinds
+    python benchmarks/step_cost.py 45000 4500000          # needs 8 GB
+    python benchmarks/step_cost.py --fast 20000 10000     # preset `fast`, texts alone: N and L
+    python benchmarks/step_cost.py --fast 586781 303296 --device cuda
 
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
+from collections.abc import Callable
+from itertools import cycle, islice
 from statistics import median
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
-from torch import nn
+from torch import Tensor, nn
 
+from mufin.attention import SelfAttention
 from mufin.config import Config
+from mufin.encode.dropout import Dropout
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.ragged import Ragged
 from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.shortlist import Shortlist
+from mufin.train.batches import shuffled
+from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import _Tuner
-from mufin.train.loop import Context
 from mufin.train.networks import Networks
 from mufin.train.pretrain import _Siamese
 
-N, WIDTH, DIM, PER_POINT = 4000, 32, 32, 4
+N, DIM, WIDTH, PER_POINT = 4000, 32, 384, 8
 
 
 class Ready(nn.Module):
@@ -47,15 +54,13 @@ class Ready(nn.Module):
 
 
 def embedder(config: Config) -> Embedder:
-    """The embedder of these settings without pre-trained networks."""
+    """The embedder of these settings for texts, without a pre-trained network."""
     made = Embedder.__new__(Embedder)
     nn.Module.__init__(made)
-    from mufin.attention import SelfAttention
-
-    made.dim, made.text, made.vision, made.joint = DIM, Ready(), None, None
-    made.text_projection = nn.Linear(WIDTH, DIM)
-    made.dropout, made.raw = nn.Dropout(0.0), False
-    made.self_attention = SelfAttention(DIM)
+    made.dim, made.text, made.vision, made.joint = config.embed.dim, Ready(), None, None
+    made.text_projection = nn.Linear(WIDTH, made.dim)
+    made.dropout, made.raw = Dropout(config.embed.input_dropout), False
+    made.self_attention = SelfAttention(made.dim)
     return made
 
 
@@ -65,61 +70,73 @@ def features(n: int, rng: np.random.Generator) -> Features:
     return Features(Descriptors(rows, np.arange(n), np.arange(n + 1)), Descriptors.none(n))
 
 
-def made_data(n_labels: int, rng: np.random.Generator) -> tuple[TrainingData, Shortlist]:
-    """N points with a few random labels each, and random shortlists."""
-    indices = rng.integers(0, n_labels, N * PER_POINT).astype(np.int32)
-    offsets = np.arange(0, N * PER_POINT + 1, PER_POINT)
-    relevance = csr_matrix((np.ones(len(indices), bool), indices, offsets), shape=(N, n_labels))
-    relevance.sum_duplicates()
-    exclude = csr_matrix((N, n_labels), dtype=bool)
-    shortlist = Shortlist(torch.from_numpy(rng.integers(0, n_labels, (N, 100))), torch.zeros(N, 100))
-    points = features(N, rng)
-    data = TrainingData(points, Groups.singles(np.arange(N)), features(n_labels, rng), relevance, exclude)
+def made_data(n: int, n_labels: int, rng: np.random.Generator) -> tuple[TrainingData, Shortlist]:
+    """n points with a few labels each, some of them frequent, one label excluded, and random shortlists."""
+
+    def relation(per_point: int) -> csr_matrix:
+        drawn = (n_labels * rng.random(n * per_point) ** 2).astype(np.int32)
+        offsets = np.arange(0, n * per_point + 1, per_point)
+        matrix = csr_matrix((np.ones(len(drawn), bool), drawn, offsets), shape=(n, n_labels))
+        matrix.sum_duplicates()
+        return matrix
+
+    exclude = relation(1)
+    relevance = csr_matrix(relation(PER_POINT) > exclude)
+    shortlist = Shortlist(torch.from_numpy(rng.integers(0, n_labels, (n, 100))), torch.zeros(n, 100))
+    points = Groups.singles(np.arange(n))
+    data = TrainingData(features(n, rng), points, features(n_labels, rng), relevance, exclude)
     return data, shortlist
 
 
-def step_times(n_labels: int, loss: str, steps: int = 30, batch: int = 128) -> tuple[float, float]:
+def step_times(config: Config, n: int, n_labels: int, device: str, steps: int = 30) -> tuple[float, float]:
     """Median seconds of a step of Module I and of Module IV."""
-    rng = np.random.default_rng(0)
     torch.manual_seed(0)
-    one, four = ("softmax", "softmax") if loss == "softmax" else ("margin", "cosine")
-    config = Config.parse(
-        {
-            "embed": {"dim": DIM},
-            "pretrain": {"loss": one, "sampled": 256, "hard_positives": False},
-            "finetune": {"loss": four, "sampled": 256 if loss == "softmax" else 0},
-        },
-        "benchmark",
-    )
-    data, shortlist = made_data(n_labels, rng)
-    embed = embedder(config)
-    siamese = _Siamese(embed, data, config.pretrain, Context(rng), steps)
-    networks = Networks(embed, Ranker(config), Classifiers(n_labels, DIM))
-    tuner = _Tuner(networks, data, shortlist, config, rng, steps)
-    used = data.used_labels
-    return (
-        _median(lambda: siamese.step(rng.choice(used, batch, replace=False)), steps),
-        _median(lambda: tuner.step(rng.choice(N, batch, replace=False)), steps),
-    )
+    data, shortlist = made_data(n, n_labels, np.random.default_rng(0))
+    embed = embedder(config).to(device)
+    generator = seeded(0, embed.device)
+    siamese = _Siamese(embed, data, config.pretrain, Context(generator), steps)
+    siamese.refresh(0)
+    ranker, classifiers = (part.to(device) for part in (Ranker(config), Classifiers(n_labels, embed.dim)))
+    tuner = _Tuner(Networks(embed, ranker, classifiers), data, shortlist, config, generator, steps)
+    if tuner.votes is not None:
+        tuner.votes.refresh(embed, data)
+    labels, points = (torch.from_numpy(used).to(device) for used in (data.used_labels, data.used_points))
+    one, four = (shuffled(each, config.finetune.batch, generator) for each in (labels, points))
+    return _median(siamese.step, one, steps), _median(tuner.step, four, steps)
 
 
-def _median(step: object, steps: int) -> float:
+def _median(step: Callable[[Tensor], Tensor], batches: tuple[Tensor, ...], steps: int) -> float:
+    """Seconds of a step; the first few, which allocate the state of the optimizers, are not counted."""
     times = []
-    for _ in range(steps + 3):  # the first few allocate the state of the optimizers
+    for batch in islice(cycle(batches[:-1] or batches), steps + 3):
         started = time.perf_counter()
-        step()
+        float(step(batch).detach())  # waits for a GPU
         times.append(time.perf_counter() - started)
     return median(times[3:])
 
 
+def sampled(loss: str) -> Config:
+    """Small settings with the paper's losses, or with softmax over sampled labels."""
+    one, four = ("softmax", "softmax") if loss == "softmax" else ("margin", "cosine")
+    pretrain = {"loss": one, "sampled": 256, "hard_positives": False}
+    finetune = {"loss": four, "sampled": 256 if loss == "softmax" else 0, "batch": 128}
+    return Config.parse({"embed": {"dim": DIM}, "pretrain": pretrain, "finetune": finetune}, "benchmark")
+
+
 def main() -> None:
-    """Print a table: labels, loss, milliseconds of a step of Modules I and IV."""
-    sizes = [int(value) for value in sys.argv[1:]] or [45_000, 450_000]
-    print("| labels | loss | Module I, ms | Module IV, ms |\n|---|---|---|---|")
-    for loss in ("paper", "softmax"):
-        for n_labels in sizes:
-            one, four = step_times(n_labels, loss)
-            print(f"| {n_labels:,} | {loss} | {1000 * one:.1f} | {1000 * four:.1f} |", flush=True)
+    """Print a table: labels, settings, milliseconds of a step of Modules I and IV."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("labels", type=int, nargs="*", default=[45_000, 450_000])
+    parser.add_argument("--fast", type=int, nargs=2, metavar=("N", "L"))
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    runs = [(loss, sampled(loss), N, labels) for loss in ("paper", "softmax") for labels in given.labels]
+    if given.fast:
+        runs = [("fast", Config.preset("fast"), *given.fast)]
+    print("| points | labels | settings | Module I, ms | Module IV, ms |\n|---|---|---|---|---|")
+    for name, config, n, n_labels in runs:
+        one, four = (1000 * seconds for seconds in step_times(config, n, n_labels, given.device))
+        print(f"| {n:,} | {n_labels:,} | {name} | {one:.1f} | {four:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

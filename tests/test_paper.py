@@ -17,11 +17,12 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.rank.classifiers import Classifiers
 from mufin.rank.ranker import Ranker
+from mufin.relation import Relation
 from mufin.retrieve.entries import Entries, centroids
 from mufin.retrieve.exact import ExactIndex
 from mufin.train.loop import one_cycle
 from mufin.train.losses import cosine_loss, decoupled_softmax, hardest, margin_loss
-from mufin.train.sampling import draw_per_row, is_hard
+from mufin.train.sampling import hard_pairs
 
 rng = np.random.default_rng(7)
 BETA = 0.7  # of the tiny model's settings, as in the paper
@@ -208,17 +209,17 @@ def test_hard_positives_are_relevant_and_not_too_similar() -> None:
     relation = csr_matrix(rng.random((6, 20)) < 0.4)
     z = torch.nn.functional.normalize(torch.randn(6, 3), dim=1)
     x = torch.nn.functional.normalize(torch.randn(20, 3), dim=1)
-    labels = np.array([4, 1, 3])
-    keep = is_hard(z, x, relation, labels, 0.5)
+    labels = torch.tensor([4, 1, 3])
+    hard = hard_pairs(Relation.of(relation), z, x, 0.5)
     qualifying = {
         l: {i for i in range(20) if relation[labels[l], i] and float(z[labels[l]] @ x[i]) <= 0.5}
         for l in range(3)
     }
     seen: dict[int, set[int]] = {l: set() for l in range(3)}
     for _ in range(60):
-        place, points = draw_per_row(relation, labels, 2, np.random.default_rng(_), keep)
+        points = hard.draw_per_row(labels, 2, torch.Generator().manual_seed(_))
         for l in range(3):
-            drawn = points[place == l].tolist()
+            drawn = [point for point in points[l].tolist() if point >= 0]
             assert len(drawn) == len(set(drawn)) == min(2, len(qualifying[l]))
             seen[l] |= set(drawn)
     assert seen == qualifying  # all of them have a chance, nothing else has

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from torch import Tensor
 
@@ -14,9 +13,10 @@ from mufin.encode.embedder import Embedder
 from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
+from mufin.train.context import Context
 from mufin.train.data import TrainingData
 from mufin.train.fit import seed_everything, training_data
-from mufin.train.loop import Context, Journal
+from mufin.train.loop import Journal
 from mufin.train.networks import Networks
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import transfer
@@ -52,7 +52,7 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
         embedder = Embedder(config)
         data = training_data(embedder, signals_of(config), catalogue, catalogue.split("train"), config, QUIET)
         networks = transfer(config, embedder, data)
-        return Stage(config, networks, data, Context(np.random.default_rng(0)))
+        return Stage(config, networks, data, Context())
 
     return make
 

@@ -10,8 +10,10 @@ import torch
 
 from mufin import Catalogue, Config, Item, fit
 from mufin.bag import Bag
+from mufin.relation import Relation
 from mufin.train.batches import clustered, shuffled
 from mufin.train.caching import CachedBags
+from mufin.train.context import seeded
 from mufin.train.finetune import finetune
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
@@ -30,17 +32,22 @@ def changed(before: dict[str, torch.Tensor], module: torch.nn.Module) -> bool:
 # -- votes --------------------------------------------------------------------------------------------------
 
 
+def votes_of(it: Any) -> Votes:
+    relevance, exclude = Relation.of(it.data.relevance), Relation.of(it.data.exclude)
+    return Votes(relevance, exclude, it.config.memory, seeded(0))
+
+
 def test_the_loss_of_votes_is_what_prediction_would_count(stage: Any) -> None:
     it = stage("memory.loss=1.0")
-    votes = Votes(it.data, it.config.memory, np.random.default_rng(0))
+    votes = votes_of(it)
     votes.refresh(it.embedder, it.data)
     x = it.embedder.embed(it.data.points, it.data.groups).vectors()
-    points = np.array([3, 10, 11])
+    points = torch.tensor([3, 10, 11])
     found = float(votes.loss(points, x[points]))
 
     y, hidden = it.data.relevance.toarray() > 0, it.data.exclude.toarray() > 0
     wanted = []
-    for i in points:
+    for i in points.tolist():
         may = [j for j in range(len(x)) if j != i and not (hidden[i] & y[j]).any()]
         weight = torch.softmax(x[may] @ x[i] / it.config.memory.temperature, 0).numpy()
         shares = [sum(w for w, j in zip(weight, may, strict=True) if y[j, l]) for l in np.flatnonzero(y[i])]
@@ -59,11 +66,11 @@ def test_who_hears_no_votes_spoils_nothing(tiny_config: Config) -> None:
 
 def test_training_the_votes_brings_like_points_together(stage: Any) -> None:
     it = stage("memory.loss=1.0", "finetune.epochs=15", "rank.cross=none", "finetune.loss=softmax")
-    votes = Votes(it.data, it.config.memory, np.random.default_rng(0))
+    votes = votes_of(it)
 
     def now() -> float:
         votes.refresh(it.embedder, it.data)
-        points = np.arange(len(it.data.groups))
+        points = torch.arange(len(it.data.groups))
         return float(votes.loss(points, it.embedder.embed(it.data.points, it.data.groups).vectors()))
 
     before = now()
@@ -130,12 +137,12 @@ def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
     rows = torch.randn(10, 4)
     seen: list[torch.Tensor] = []
 
-    def embed(which: np.ndarray) -> Bag:
-        values = drop(layer(rows[torch.from_numpy(which)]))
+    def embed(which: torch.Tensor) -> Bag:
+        values = drop(layer(rows[which]))
         seen.append(values.detach().clone())
         return Bag(values[:, None], torch.ones(len(which), 1, dtype=torch.bool))
 
-    cached = CachedBags(embed, np.arange(10), chunk=4)
+    cached = CachedBags(embed, torch.arange(10), chunk=4)
     cached.bag.values.square().sum().backward()
     cached.send()
     assert len(seen) == 6
@@ -149,14 +156,14 @@ def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
 
 
 def test_clustered_batches_hold_each_point_once_and_neighbours_together() -> None:
-    rng = np.random.default_rng(0)
+    generator, numbers = seeded(0), torch.arange(7, 519)
     centres = torch.nn.functional.normalize(torch.randn(8, 16), dim=1)
     group = np.arange(512) % 8
     vectors = torch.nn.functional.normalize(centres[group] + 0.05 * torch.randn(512, 16), dim=1)
-    batches = clustered(np.arange(512) + 7, vectors, 64, rng)
-    assert sorted(np.concatenate(batches)) == list(range(7, 519))
+    batches = clustered(numbers, vectors, 64, generator)
+    assert sorted(torch.cat(batches).tolist()) == list(range(7, 519))
     together = np.mean([len(set(group[batch - 7])) for batch in batches])
-    apart = np.mean([len(set(group[batch - 7])) for batch in shuffled(np.arange(512) + 7, 64, rng)])
+    apart = np.mean([len(set(group[batch - 7])) for batch in shuffled(numbers, 64, generator)])
     assert together < 0.6 * apart
 
 
@@ -171,13 +178,13 @@ def test_clusters_and_fresh_shortlists_train_too(stage: Any, losses: list[float]
 def test_a_guard_takes_near_negatives_out(stage: Any) -> None:
     it = stage()
     found = it.shortlist
-    free = ShortlistNegatives(found, it.data.relevance, it.data.exclude)
+    relations = Relation.of(it.data.relevance), Relation.of(it.data.exclude)
     limit = float(found.similarity.median())
-    guarded = ShortlistNegatives(found, it.data.relevance, it.data.exclude, limit)
-    near = found.similarity.numpy() >= limit
-    assert (free.eligible & near).any()
-    assert not (guarded.eligible & near).any()
-    assert np.array_equal(guarded.eligible, free.eligible & ~near)
+    free = ShortlistNegatives(found, *relations).labels >= 0
+    guarded = ShortlistNegatives(found, *relations, guard=limit).labels >= 0
+    near = found.similarity >= limit
+    assert (free & near).any()
+    assert torch.equal(guarded, free & ~near)
 
 
 @pytest.mark.parametrize("loss", ["margin", "softmax"])

@@ -44,7 +44,7 @@ def identical(one: Mufin, other: Mufin) -> bool:
         (*PAPER, "embed.attention=feedforward"),
         (*PAPER, "embed.attention=none"),
         (*PAPER, "embed.bag=raw"),
-        (*PAPER, "rank.alpha=one", "finetune.epochs=120"),
+        (*PAPER, "rank.alpha=one", *LONGER),
         (*SOFTMAX,),
         (*SOFTMAX, "rank.cross=concat", "finetune.epochs=100"),
         (*SOFTMAX, "rank.cross=none"),

@@ -22,10 +22,11 @@ from mufin.progress import Progress
 from mufin.train import finetune as module_iv
 from mufin.train import loop as loops
 from mufin.train.batches import shuffled
+from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
 from mufin.train.fit import training_data
-from mufin.train.loop import Context, Loop, epochs_to_validate, one_cycle
+from mufin.train.loop import Loop, epochs_to_validate, one_cycle
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
 from mufin.train.validate import hold_out, precision_at_1
@@ -73,9 +74,24 @@ def test_a_step_with_nothing_to_train_is_no_error() -> None:
 
 
 def test_batches_go_through_all_numbers_once() -> None:
-    batches = shuffled(np.arange(10), 4, np.random.default_rng(0))
+    batches = shuffled(torch.arange(10), 4, seeded(0))
     assert [len(b) for b in batches] == [4, 4, 2]
-    assert sorted(np.concatenate(batches)) == list(range(10))
+    assert sorted(torch.cat(batches).tolist()) == list(range(10))
+
+
+def test_all_random_numbers_continue_from_the_state_of_the_context() -> None:
+    context = Context()
+
+    def drawn() -> list[Tensor]:
+        order = torch.cat(shuffled(torch.arange(50), 8, context.generator))
+        return [order, nn.functional.dropout(torch.ones(50))]
+
+    drawn()
+    state = context.state_dict()
+    once = drawn()
+    assert not same(once, drawn())
+    context.load_state_dict(state)
+    assert same(once, drawn())
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 10, 37, 200])
@@ -245,9 +261,10 @@ def test_excluded_pairs_are_no_negatives(stage: Any, monkeypatch: pytest.MonkeyP
     drawn, ignored = [], []
     step = module_iv._Tuner._loss
 
-    def spied(self: Any, points: Any, labels: Any, own: Any, x: Any, z: Any, w: Any) -> Tensor:
-        drawn.extend((p, l) for p, row in zip(points, own, strict=True) for l in row if l >= 0)
-        return step(self, points, labels, own, x, z, w)
+    def spied(self: Any, sample: module_iv.Sample, *bags: Any) -> Tensor:
+        rows = zip(sample.points.tolist(), sample.own.tolist(), strict=True)
+        drawn.extend((point, label) for point, row in rows for label in row if label >= 0)
+        return step(self, sample, *bags)
 
     softmax = module_iv.decoupled_softmax
 
@@ -273,7 +290,7 @@ def test_excluded_pairs_have_no_influence_in_pretraining(loss: str, stage: Any) 
     object.__setattr__(it.data, "exclude", csr_matrix(hidden))  # no pair is left that could be a negative
     before = state(it.embedder)
     trainer = module_i._Siamese(it.embedder, it.data, it.config.pretrain, it.context, 1)
-    assert float(trainer.step(it.data.used_labels).detach()) == 0
+    assert float(trainer.step(torch.from_numpy(it.data.used_labels)).detach()) == 0
     gradients = [p.grad for p in it.embedder.parameters() if p.grad is not None]
     assert all(not g.any() for g in gradients)
     assert len(before) == len(state(it.embedder))
@@ -371,7 +388,7 @@ def test_tensorboard_logs(stage: Any, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     it = stage()
-    context = Context(np.random.default_rng(0), logs=tmp_path)
+    context = Context(logs=tmp_path)
     pretrain(it.embedder, it.data, it.config.pretrain, context, lambda: 50.0)
     finetune(it.networks, it.data, it.shortlist, it.config, context, lambda: 60.0)
     events = EventAccumulator(str(tmp_path))

@@ -3,73 +3,42 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from scipy.sparse import csr_matrix
 
+from mufin.relation import Relation
 from mufin.retrieve.shortlist import Shortlist
-from mufin.train.data import membership
-from mufin.train.sampling import ShortlistNegatives, draw_per_row, pairs_of, shared_labels
+from mufin.train.context import seeded
+from mufin.train.sampling import ShortlistNegatives, hard_pairs, shared_labels
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_membership_is_the_dense_matrix(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    dense = rng.random((20, 30)) < 0.2
-    rows = rng.integers(0, 20, 12)  # with repetitions, in any order
-    columns = np.sort(rng.choice(30, rng.integers(1, 30), replace=False))
-    found = membership(csr_matrix(dense), rows, columns)
-    assert np.array_equal(found.numpy(), dense[rows][:, columns])
-    assert not membership(csr_matrix((20, 30), dtype=bool), rows, columns).any()
-
-
-def test_draw_per_row() -> None:
+def test_hard_pairs() -> None:
     rng = np.random.default_rng(0)
-    dense = rng.random((8, 12)) < 0.5
-    dense[3] = False
-    rows = np.array([5, 3, 0, 5, 7])
-    counts = np.zeros((5, 12))
-    for _ in range(400):
-        place, columns = draw_per_row(csr_matrix(dense), rows, 2, rng)
-        assert dense[rows[place], columns].all()
-        assert len(set(zip(place, columns, strict=True))) == len(place)
-        expected = np.minimum(dense[rows].sum(1), 2)
-        assert np.bincount(place, minlength=5).tolist() == expected.tolist()
-        counts[place, columns] += 1
-    for row, count in zip(rows, counts, strict=True):
-        drawn = count[dense[row]]
-        if len(drawn) > 2:
-            assert drawn.min() > 0.6 * drawn.mean()  # every column has its turn
-            assert drawn.max() < 1.5 * drawn.mean()
-
-
-def test_draw_per_row_keeps_what_may_be_drawn() -> None:
-    relation = csr_matrix(np.ones((3, 5), bool))
-    rows = np.array([2, 0])
-    place, columns = pairs_of(relation, rows)
-    keep = (columns != 1) & (place == 0)
-    for seed in range(20):
-        drawn_place, drawn = draw_per_row(relation, rows, 9, np.random.default_rng(seed), keep)
-        assert drawn_place.tolist() == [0] * 4
-        assert sorted(drawn) == [0, 2, 3, 4]
+    dense = rng.random((9, 14)) < 0.4
+    z, x = (torch.from_numpy(rng.standard_normal((n, 5))) for n in (9, 14))
+    hard = hard_pairs(Relation.of(csr_matrix(dense)), z, x, 0.3)
+    found = hard.membership(torch.arange(9), torch.arange(14)).numpy()
+    assert np.array_equal(found, dense & ((z @ x.T).numpy() <= 0.3))
+    assert len(hard_pairs(Relation.of(csr_matrix((9, 14), dtype=bool)), z, x, 0.3).columns) == 0
 
 
 def test_shortlist_negatives() -> None:
     """Never a positive, an excluded label or a gap; every other label of R_i equally often."""
-    rng = np.random.default_rng(1)
+    rng, generator = np.random.default_rng(1), seeded(1)
     n, n_labels, k = 6, 20, 9
     labels = np.stack([rng.choice(n_labels, k, replace=False) for _ in range(n)])
     labels[0, 5:] = -1
     labels[1] = -1
     relevance, exclude = (rng.random((n, n_labels)) < 0.2 for _ in range(2))
     relevance[:, n_labels - 1] = True  # its key is next to that of a gap in the next row
-    negatives = ShortlistNegatives(
-        Shortlist(torch.tensor(labels), torch.zeros(n, k)), csr_matrix(relevance), csr_matrix(exclude)
-    )
-    points, counts = np.array([4, 0, 1, 2, 3, 5, 0]), np.zeros((n, n_labels))
+    shortlist = Shortlist(torch.tensor(labels), torch.zeros(n, k))
+    related = (Relation.of(csr_matrix(each)) for each in (relevance, exclude))
+    negatives = ShortlistNegatives(shortlist, *related)
+    assert np.array_equal(shortlist.labels.numpy(), labels)  # it is not ours to change
+    points, counts = torch.tensor([4, 0, 1, 2, 3, 5, 0]), np.zeros((n, n_labels))
     for _ in range(600):
-        drawn = negatives.draw(points, 3, rng)
-        for point, row in zip(points, drawn, strict=True):
+        drawn = negatives.draw(points, 3, generator).numpy()
+        for point, row in zip(points.tolist(), drawn, strict=True):
             there = row[row >= 0]
             allowed = [
                 l for l in labels[point] if l >= 0 and not relevance[point, l] and not exclude[point, l]
@@ -82,22 +51,22 @@ def test_shortlist_negatives() -> None:
         if len(seen) > 3:
             assert seen.min() > 0.75 * seen.mean()
             assert seen.max() < 1.3 * seen.mean()
-    assert negatives.draw(points, 50, rng).shape[1] <= 50
-    assert negatives.draw(points, 0, rng).shape == (7, 0)
+    assert negatives.draw(points, 50, generator).shape[1] <= 50
+    assert negatives.draw(points, 0, generator).shape == (7, 0)
 
 
 def test_shared_labels() -> None:
-    rng = np.random.default_rng(2)
-    wanted = np.array([7, -1, 3, 7, 99])
-    assert shared_labels(100, wanted, 0, rng).tolist() == [3, 7, 99]
+    generator = seeded(2)
+    wanted = torch.tensor([7, -1, 3, 7, 99])
+    assert shared_labels(100, wanted, 0, generator).tolist() == [3, 7, 99]
     counts = np.zeros(100)
     for _ in range(300):
-        labels = shared_labels(100, wanted, 20, rng)
-        assert labels.tolist() == sorted(set(labels))
+        labels = shared_labels(100, wanted, 20, generator).tolist()
+        assert labels == sorted(set(labels))
         assert {3, 7, 99} <= set(labels)
         assert len(labels) <= 23
-        assert labels.min() >= 0
+        assert min(labels) >= 0
         counts[labels] += 1
     assert counts.min() > 20
-    assert shared_labels(100, wanted, 100, rng).tolist() == list(range(100))
-    assert shared_labels(1, np.array([0]), 5, rng).tolist() == [0]
+    assert shared_labels(100, wanted, 100, generator).tolist() == list(range(100))
+    assert shared_labels(1, torch.tensor([0]), 5, generator).tolist() == [0]

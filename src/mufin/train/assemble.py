@@ -125,7 +125,7 @@ def _untrained_scale(networks: Networks, data: TrainingData) -> float:
     A trained w is ẑ mixed with η, and η says little until it is trained well: then ẑ alone, as a label
     without training has it, would outrank every trained label by its length towards x̂.
     """
-    points = np.flatnonzero(np.diff(data.relevance.indptr)).astype(np.int64)
+    points = data.used_points
     points = points[:: max(1, len(points) // SCALED_ON)]
     if not len(points):
         return 1.0

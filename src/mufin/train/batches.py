@@ -6,25 +6,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mufin.ragged import Ints
-
 LEAF = 32  # points that stay together
 
 
-def shuffled(numbers: Ints, batch: int, rng: np.random.Generator) -> list[Ints]:
+def shuffled(numbers: Tensor, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Random batches that go through all numbers once."""
-    order = rng.permutation(numbers)
-    return [order[start : start + batch] for start in range(0, len(order), batch)]
+    order = torch.randperm(len(numbers), generator=generator, device=numbers.device)
+    batches: tuple[Tensor, ...] = numbers[order].split(batch)
+    return batches
 
 
-def clustered(numbers: Ints, vectors: Tensor, batch: int, rng: np.random.Generator) -> list[Ints]:
+def clustered(numbers: Tensor, vectors: Tensor, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Batches of whole neighbourhoods (NGAME): a point's hard negatives are the labels of those beside it.
 
     vectors (n, D) of the numbers (n,) are halved along a random pair's direction until at most 32 are left.
     """
-    leaves = [numbers[leaf.numpy()] for leaf in _halved(torch.arange(len(numbers)), vectors.cpu(), rng)]
-    order = np.concatenate([leaves[i] for i in rng.permutation(len(leaves))])
-    return [order[start : start + batch] for start in range(0, len(order), batch)]
+    seed = torch.randint(2**62, (), generator=generator, device=numbers.device)
+    rng = np.random.default_rng(int(seed))
+    leaves = _halved(torch.arange(len(numbers)), vectors.cpu(), rng)
+    order = torch.cat([leaves[i] for i in rng.permutation(len(leaves))])
+    batches: tuple[Tensor, ...] = numbers[order.to(numbers.device)].split(batch)
+    return batches
 
 
 def _halved(rows: Tensor, vectors: Tensor, rng: np.random.Generator) -> list[Tensor]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.bag import Bag, joined
-from mufin.ragged import Ints
+from mufin.train.context import set_torch_state, torch_state
 
-Embed = Callable[[Ints], Bag]
+Embed = Callable[[Tensor], Bag]
 
 
 class CachedBags:
@@ -22,14 +20,14 @@ class CachedBags:
     Only one chunk's activations are held at a time. The random numbers of dropout are the same both times.
     """
 
-    def __init__(self, embed: Embed, rows: Ints, chunk: int) -> None:
+    def __init__(self, embed: Embed, rows: Tensor, chunk: int) -> None:
         self.embed = embed
-        self.chunks = np.array_split(rows, max(1, -(-len(rows) // chunk)))
-        self.states: list[Any] = []
+        self.chunks = rows.tensor_split(max(1, -(-len(rows) // chunk)))
+        self.states: list[dict[str, Tensor]] = []
         bags = []
         with torch.no_grad():
             for part in self.chunks:
-                self.states.append(_random_state())
+                self.states.append(torch_state())
                 bags.append(embed(part))
         width = max(bag.mask.shape[1] for bag in bags)
         missing = [width - bag.mask.shape[1] for bag in bags]
@@ -41,18 +39,18 @@ class CachedBags:
 
     def send(self) -> None:
         """Call after `backward` of the loss: the gradients of the bags reach the weights."""
-        after = _random_state()
+        after = torch_state()
         sizes = [len(part) for part in self.chunks]
         sent = [_gradient(tensor).split(sizes) for tensor in _learnt(self.bag)]
         for part, state, *gradients in zip(self.chunks, self.states, *sent, strict=True):
-            _set_random_state(state)
+            set_torch_state(state)
             again = zip(_learnt(self.embed(part)), gradients, strict=True)
             pairs = [(tensor, gradient) for tensor, gradient in again if tensor.requires_grad]
             torch.autograd.backward(
                 [tensor for tensor, _ in pairs],
                 [gradient[:, : tensor.shape[1]] for tensor, gradient in pairs],  # no wider than this chunk
             )
-        _set_random_state(after)
+        set_torch_state(after)
 
 
 def _learnt(bag: Bag) -> list[Tensor]:
@@ -63,14 +61,3 @@ def _learnt(bag: Bag) -> list[Tensor]:
 def _gradient(tensor: Tensor) -> Tensor:
     """Zero where the loss did not look at it."""
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
-def _random_state() -> Any:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), cuda
-
-
-def _set_random_state(state: Any) -> None:
-    torch.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])

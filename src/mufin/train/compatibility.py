@@ -14,7 +14,7 @@ from mufin.encode.features import Features, Groups
 from mufin.model import Mufin
 from mufin.ragged import Ints
 from mufin.signals.compatibility import START, Compatibility, Side, View
-from mufin.train.data import TrainingData, membership
+from mufin.train.data import TrainingData
 from mufin.zeroshot import parts
 
 SAMPLE = 20_000  # items that principal components come from
@@ -75,8 +75,10 @@ def unseen_mixture(model: Mufin, seen: TrainingData, held: TrainingData) -> Tens
     if model.compatibility is None or not len(asked):
         return None
     found = parts(model, held.points, held.groups.take(asked), held.labels, Groups.singles(fresh))
-    relevant = membership(held.relevance, asked, fresh).to(found.device)
-    hidden = membership(held.exclude, asked, fresh).to(found.device)
+    relevant, hidden = (
+        torch.from_numpy(each[asked][:, fresh].toarray().astype(bool)).to(found.device)
+        for each in (held.relevance, held.exclude)
+    )
     return model.compatibility.learnt(found, relevant, ~(relevant | hidden)).mixture
 
 

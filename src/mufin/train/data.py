@@ -1,4 +1,4 @@
-"""TrainingData: what every module reads — features, relevance both ways, and what must not be a negative."""
+"""TrainingData: what every module reads — features, relevance, and what must not be a negative."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from scipy.sparse import csr_matrix
-from torch import Tensor
 
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
-from mufin.ragged import Ints, ranges
+from mufin.ragged import Ints
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,14 @@ class TrainingData:
     exclude: csr_matrix  # (N, L) bool: neither positive nor negative
 
     @cached_property
-    def by_label(self) -> csr_matrix:
-        """The relevance by label, (L, N)."""
-        return csr_matrix(self.relevance.T)
-
-    @cached_property
     def used_labels(self) -> Ints:
         """Labels with at least one datapoint."""
-        return np.flatnonzero(np.diff(self.by_label.indptr)).astype(np.int64)
+        return np.flatnonzero(np.bincount(self.relevance.indices, minlength=self.n_labels)).astype(np.int64)
+
+    @property
+    def used_points(self) -> Ints:
+        """Datapoints with at least one label."""
+        return np.flatnonzero(np.diff(self.relevance.indptr)).astype(np.int64)
 
     @property
     def n_labels(self) -> int:
@@ -58,15 +56,3 @@ class TrainingData:
         return TrainingData(
             self.points, self.groups.take(points), self.labels, self.relevance[points], self.exclude[points]
         )
-
-
-def membership(relation: csr_matrix, rows: Ints, columns: Ints) -> Tensor:
-    """Which of `columns` (sorted, unique) stand in these rows, (r, c) bool; costs what the rows hold."""
-    starts = relation.indptr[rows].astype(np.int64)
-    lengths = relation.indptr[rows + 1] - starts
-    found = relation.indices[ranges(starts, lengths)]
-    at = np.minimum(np.searchsorted(columns, found), len(columns) - 1)
-    hit = columns[at] == found
-    dense = np.zeros((len(rows), len(columns)), bool)
-    dense[np.repeat(np.arange(len(rows)), lengths)[hit], at[hit]] = True
-    return torch.from_numpy(dense)

@@ -25,9 +25,9 @@ from mufin.signals.base import Signal
 from mufin.signals.reading import read_some
 from mufin.store import pick_device, save
 from mufin.train.assemble import assemble
+from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
-from mufin.train.loop import Context
 from mufin.train.pretrain import pretrain
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import transfer
@@ -54,7 +54,7 @@ def fit(
     signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
     data = training_data(embedder, signals, catalogue, points, config, progress)
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
-    context = Context(np.random.default_rng(config.seed), progress, logs, config.run.batches)
+    context = Context(seeded(config.seed, embedder.device), progress, logs, config.run.batches)
 
     with kept() if embedder.device.type == "cpu" else nullcontext():
         model = _trained(embedder, signals, data, catalogue, config, context)
@@ -72,7 +72,7 @@ def _trained(
     context: Context,
 ) -> Mufin:
     """Modules I to IV, and the model that comes of them."""
-    held_out = hold_out(data, config.run.validation, context.rng)
+    held_out = hold_out(data, config.run.validation, np.random.default_rng(config.seed))
     used, held = data.take(data.others(held_out)), data.take(held_out)
     watch = partial(precision_at_1, embedder, held) if len(held_out) else None
     pretrain(embedder, used, config.pretrain, context, watch)
@@ -85,7 +85,7 @@ def _trained(
 
 
 def seed_everything(seed: int) -> None:
-    """Fix the random numbers of torch and Python; NumPy's come from the context's generator."""
+    """Fix the random numbers of torch and Python; those of sampling come from the context."""
     random.seed(seed)
     torch.manual_seed(seed)
 

@@ -5,33 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mufin.config import Finetune, Pretrain
 from mufin.encode.embedder import Embedder
 from mufin.errors import UsageError
-from mufin.progress import Progress, Task
+from mufin.progress import Task
 from mufin.train.caching import CachedBags
-
-
-@dataclass
-class Context:
-    """What surrounds a training run: its random numbers, its bars, its logs."""
-
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
-    logs: Path | None = None  # a folder for TensorBoard
-    batches: int | None = None  # of an epoch at most
-
-    def epoch(self, n: int, batch: int) -> int:
-        """How many batches an epoch over n has."""
-        return min(-(-n // batch), self.batches or n)
 
 
 class Loop:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mufin.config import Pretrain
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Groups
-from mufin.ragged import Ints
+from mufin.encode.features import Loader
+from mufin.relation import Relation
 from mufin.train.batches import shuffled
-from mufin.train.data import TrainingData, membership
+from mufin.train.context import Context
+from mufin.train.data import TrainingData
 from mufin.train.loop import (
-    Context,
     Journal,
     Loop,
     autocast,
@@ -25,7 +24,7 @@ from mufin.train.loop import (
     first_trained,
 )  # fmt: skip
 from mufin.train.losses import Temperature, decoupled_softmax, hardest, margin_loss
-from mufin.train.sampling import draw_per_row, is_hard, shared_labels
+from mufin.train.sampling import hard_pairs, shared_labels
 
 
 def pretrain(
@@ -42,6 +41,7 @@ def pretrain(
         return  # nothing to train: frozen encoders without A_S or a learnt projection
     trained_from = first_trained(settings.epochs, settings.encoder_epochs)
     still = data.encoded(embedder) if trained_from else data
+    labels = torch.from_numpy(data.used_labels).to(embedder.device)
     trainer = _Siamese(embedder, still, settings, context, steps)
     validated = set(epochs_to_validate(settings.epochs))
     embedder.train()
@@ -49,10 +49,10 @@ def pretrain(
         journal = Journal(task, "pretrain", context.logs)
         for epoch in range(settings.epochs):
             if epoch == trained_from:
-                trainer.data = data
+                trainer.use(data)
             trainer.refresh(epoch)
-            for labels in islice(shuffled(data.used_labels, settings.batch, context.rng), each):
-                journal.step(trainer.step(labels))
+            for batch in islice(shuffled(labels, settings.batch, context.generator), each):
+                journal.step(trainer.step(batch))
             if validate and epoch in validated:
                 journal.validation(validate())
         journal.close()
@@ -65,13 +65,23 @@ class _Siamese:
     def __init__(
         self, embedder: Embedder, data: TrainingData, settings: Pretrain, context: Context, steps: int
     ):
-        self.embedder, self.data, self.settings, self.rng = embedder, data, settings, context.rng
+        self.embedder, self.settings, self.generator = embedder, settings, context.generator
+        self.relevance = Relation.of(data.relevance, embedder.device)
+        self.exclude = Relation.of(data.exclude, embedder.device)
+        self.by_label = self.positives = self.relevance.transposed()  # all pairs, and those that are drawn
         self.temperature = Temperature().to(embedder.device)
         groups = embedder_groups(embedder, settings.lr, settings.encoder_lr)
         if settings.loss == "softmax":
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
         self.loop = Loop(settings, steps, groups)
         self.judged: tuple[Tensor, Tensor] | None = None
+        self.use(data)
+
+    def use(self, data: TrainingData) -> None:
+        """Read these features from now on."""
+        device, self.data = self.embedder.device, data
+        self.points = Loader(data.points, data.groups, device)
+        self.labels = Loader(data.labels, data.label_groups, device)
 
     def refresh(self, epoch: int) -> None:
         """Embed everything anew: hard positives are judged by these embeddings."""
@@ -79,45 +89,40 @@ class _Siamese:
             z = self.embedder.embed(self.data.labels, self.data.label_groups).vectors()
             x = self.embedder.embed(self.data.points, self.data.groups).vectors()
             self.judged = z, x
+            self.positives = hard_pairs(self.by_label, z, x, self.settings.hard_similarity)
 
-    def step(self, labels: Ints) -> Tensor:
-        place, points = self._positives(labels)
-        if not len(points):  # every positive is too easy: nothing to learn from these labels
+    def step(self, labels: Tensor) -> Tensor:
+        drawn = self.positives.draw_per_row(labels, self.settings.positives, self.generator)  # P_l (B, |P|)
+        place, slot = (drawn >= 0).nonzero(as_tuple=True)
+        if not len(place):  # every positive is too easy: nothing to learn from these labels
             return torch.zeros(())
+        pairs = labels[place], drawn[place, slot]
         with autocast(self.embedder.device):
-            if self.settings.loss == "margin":
-                loss = self._margin(labels[np.unique(place)], np.unique(points), labels[place], points)
-            else:
-                loss = self._softmax(labels, np.unique(points))
+            loss = self._margin(*pairs) if self.settings.loss == "margin" else self._softmax(labels, pairs[1])
         self.loop.step(loss)
         return loss
 
-    def _positives(self, labels: Ints) -> tuple[Ints, Ints]:
-        """P_l: at most |P_l| datapoints of each label, among the hard ones if asked for."""
-        keep = None
-        if self.judged is not None:
-            keep = is_hard(*self.judged, self.data.by_label, labels, self.settings.hard_similarity)
-        return draw_per_row(self.data.by_label, labels, self.settings.positives, self.rng, keep)
-
-    def _vectors(self, labels: Ints, points: Ints) -> tuple[Tensor, Tensor]:
+    def _vectors(self, labels: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """ẑ (B, D) and x̂ (X, D) of the batch."""
-        z = self.embedder(self.data.labels.batch(Groups.singles(labels))).vector()
-        x = self.embedder(self.data.points.batch(self.data.groups.take(points))).vector()
-        return z, x
+        return (
+            self.embedder(self.labels.batch(labels)).vector(),
+            self.embedder(self.points.batch(points)).vector(),
+        )
 
-    def _margin(self, labels: Ints, points: Ints, pair_label: Ints, pair_point: Ints) -> Tensor:
-        """labels and points sorted and unique; the drawn pairs by number."""
-        labels = np.sort(labels)
+    def _margin(self, pair_label: Tensor, pair_point: Tensor) -> Tensor:
+        """The drawn pairs against the other datapoints of the batch."""
+        labels, row = pair_label.unique(return_inverse=True)
+        points, column = pair_point.unique(return_inverse=True)
         z, x = self._vectors(labels, points)
         similarity = z.float() @ x.float().T  # (B, X)
-        positive = torch.zeros(similarity.shape, dtype=torch.bool)
-        positive[np.searchsorted(labels, pair_label), np.searchsorted(points, pair_point)] = True
-        unrelated = ~(
-            membership(self.data.relevance, points, labels) | membership(self.data.exclude, points, labels)
-        ).T
-        positive, unrelated = positive.to(z.device), unrelated.to(z.device)
+        positive = torch.zeros(similarity.shape, dtype=torch.bool, device=z.device)
+        positive[row, column] = True
+        related = self.relevance.membership(points, labels) | self.exclude.membership(points, labels)
+        unrelated = ~related.T
         # "Random" negatives (an ablation) are the hardest by random numbers.
-        by = similarity if self.settings.hard_negatives else torch.rand_like(similarity)
+        by = similarity
+        if not self.settings.hard_negatives:
+            by = torch.rand(similarity.shape, generator=self.generator, device=z.device)
         if self.settings.guard is not None:
             unrelated &= similarity < self.settings.guard
         negative = hardest(by, unrelated, self.settings.negatives)
@@ -125,16 +130,17 @@ class _Siamese:
             return margin_loss(similarity, positive, negative, self.settings.margin)
         earlier = similarity.detach()
         if self.judged is not None:
-            earlier = self.judged[0][torch.from_numpy(labels)] @ self.judged[1][torch.from_numpy(points)].T
+            earlier = self.judged[0][labels] @ self.judged[1][points].T
         return margin_loss(similarity, positive, negative, 0.0, earlier)
 
-    def _softmax(self, labels: Ints, points: Ints) -> Tensor:
+    def _softmax(self, labels: Tensor, points: Tensor) -> Tensor:
         """Datapoint → label over the batch's labels and some sampled ones."""
-        labels = shared_labels(self.data.n_labels, labels, self.settings.sampled, self.rng)
+        labels = shared_labels(len(self.by_label), labels, self.settings.sampled, self.generator)
+        points = points.unique()
         z, x = self._vectors(labels, points)
-        positive = membership(self.data.relevance, points, labels).to(z.device)
-        ignored = membership(self.data.exclude, points, labels).to(z.device)
+        positive = self.relevance.membership(points, labels)
+        ignored = self.exclude.membership(points, labels)
         similarity = x.float() @ z.float().T
         if self.settings.guard is not None:
-            ignored |= ~positive & (similarity >= self.settings.guard)
+            ignored = ignored | (~positive & (similarity >= self.settings.guard))
         return decoupled_softmax(self.temperature(similarity), positive, ignored)

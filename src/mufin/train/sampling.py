@@ -2,79 +2,50 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from mufin.ragged import Ints, ranges
+from mufin.relation import Relation
 from mufin.retrieve.shortlist import Shortlist
 
-Bools = NDArray[np.bool_]
+PAIRS = 1 << 18  # judged at a time
+POINTS = 1 << 16  # whose shortlists are looked through at a time
 
 
-def draw_per_row(relation: csr_matrix, rows: Ints, n: int, rng: np.random.Generator, keep: Bools | None = None
-                 ) -> tuple[Ints, Ints]:  # fmt: skip
-    """At most n random columns of each row: the row's place in `rows` and the column, pair by pair.
-
-    `keep` (nnz of these rows) marks which of their columns may be drawn.
-    """
-    place, columns = pairs_of(relation, rows)
-    if keep is not None:
-        place, columns = place[keep], columns[keep]
-    order = np.lexsort((rng.random(len(place)), place))  # by row, at random within it
-    place, columns = place[order], columns[order]
-    rank = np.arange(len(place)) - np.searchsorted(place, place)
-    return place[rank < n], columns[rank < n]
-
-
-def pairs_of(relation: csr_matrix, rows: Ints) -> tuple[Ints, Ints]:
-    """All pairs of these rows: the row's place in `rows`, and the column."""
-    starts = relation.indptr[rows].astype(np.int64)
-    lengths = relation.indptr[rows + 1] - starts
-    columns = relation.indices[ranges(starts, lengths)].astype(np.int64)
-    return np.repeat(np.arange(len(rows), dtype=np.int64), lengths), columns
-
-
-def is_hard(z: Tensor, x: Tensor, relation: csr_matrix, labels: Ints, at_most: float) -> Bools:
-    """Which positives of these labels are hard: ⟨ẑ_l, x̂_i⟩ ≤ at_most, by embeddings z (L, D) and x (N, D)."""
-    place, points = pairs_of(relation, labels)
-    similarity = (z[torch.from_numpy(labels[place])] * x[torch.from_numpy(points)]).sum(-1)
-    return np.asarray((similarity <= at_most).cpu().numpy())
+def hard_pairs(by_label: Relation, z: Tensor, x: Tensor, at_most: float) -> Relation:
+    """The pairs with ⟨ẑ_l, x̂_i⟩ ≤ at_most, by embeddings z (L, D) and x (N, D)."""
+    pairs = zip(by_label.rows.split(PAIRS), by_label.columns.split(PAIRS), strict=True)
+    return by_label.only(torch.cat([(z[label] * x[point]).sum(1) <= at_most for label, point in pairs]))
 
 
 class ShortlistNegatives:
     """T_i: at most n random labels of R_i that are neither relevant to i nor excluded."""
 
     def __init__(
-        self, shortlist: Shortlist, relevance: csr_matrix, exclude: csr_matrix, guard: float | None = None
+        self, shortlist: Shortlist, relevance: Relation, exclude: Relation, guard: float | None = None
     ) -> None:
-        self.labels: Ints = shortlist.labels.cpu().numpy()  # (N, k), −1 where R_i is short
-        n, k = self.labels.shape
-        keys = np.repeat(np.arange(n), k) * np.int64(relevance.shape[1]) + self.labels.ravel()
-        self.eligible: Bools = (self.labels >= 0) & ~np.isin(
-            keys, np.concatenate([_keys(relevance), _keys(exclude)])
-        ).reshape(n, k)
-        if guard is not None:  # so near that it is most likely an unlabelled positive
-            self.eligible &= shortlist.similarity.cpu().numpy() < guard
+        """`guard`: a label at least so similar is no negative; most likely it is an unlabelled positive."""
+        self.labels = shortlist.labels.to(relevance.device, torch.int32, copy=True)  # (N, k), −1 for none
+        for rows in torch.arange(len(self.labels), device=relevance.device).split(POINTS):
+            labels = self.labels[rows]
+            related = relevance.holds(rows, labels) | exclude.holds(rows, labels)
+            self.labels[rows] = labels.masked_fill(related, -1)
+        if guard is not None:
+            self.labels[(shortlist.similarity >= guard).to(self.labels.device)] = -1
 
-    def draw(self, points: Ints, n: int, rng: np.random.Generator) -> Ints:
-        """(B, n) labels; −1 where there are fewer."""
-        labels, eligible = self.labels[points], self.eligible[points]
-        order = np.where(eligible, rng.random(labels.shape), 2.0).argsort(axis=1)[:, :n]
-        drawn = np.take_along_axis(labels, order, axis=1)
-        return np.where(np.take_along_axis(eligible, order, axis=1), drawn, -1)
-
-
-def _keys(relation: csr_matrix) -> Ints:
-    """Each pair (i, l) as the number i · L + l."""
-    rows = np.repeat(np.arange(relation.shape[0], dtype=np.int64), np.diff(relation.indptr))
-    return rows * np.int64(relation.shape[1]) + relation.indices
+    def draw(self, points: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """(B, n) labels, or (B, k) if there are no more; −1 where there are fewer."""
+        labels = self.labels[points]
+        luck = torch.rand(labels.shape, generator=generator, device=labels.device)
+        luck.masked_fill_(labels < 0, 2.0)
+        first = luck.topk(min(n, labels.shape[1]), dim=1, largest=False).indices
+        return labels.gather(1, first).long()
 
 
-def shared_labels(n_labels: int, wanted: Ints, sampled: int, rng: np.random.Generator) -> Ints:
+def shared_labels(n_labels: int, wanted: Tensor, sampled: int, generator: torch.Generator) -> Tensor:
     """The wanted labels and `sampled` more at random, sorted and unique; all if that many are asked for."""
     if sampled >= n_labels:
-        return np.arange(n_labels, dtype=np.int64)
-    return np.unique(np.concatenate([wanted[wanted >= 0], rng.integers(0, n_labels, sampled)]))
+        return torch.arange(n_labels, device=wanted.device)
+    more = torch.randint(n_labels, (sampled,), generator=generator, device=wanted.device)
+    labels: Tensor = torch.cat([wanted[wanted >= 0], more]).unique()
+    return labels

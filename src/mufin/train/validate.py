@@ -13,9 +13,10 @@ from scipy.sparse.csgraph import connected_components
 from mufin.encode.embedder import Embedder
 from mufin.model import Mufin
 from mufin.ragged import Ints
+from mufin.relation import Relation
 from mufin.signals.base import marked
 from mufin.signals.mixture import Mixture
-from mufin.train.data import TrainingData, membership
+from mufin.train.data import TrainingData
 from mufin.train.networks import Networks
 
 MOST = 1000  # points held out
@@ -29,7 +30,7 @@ def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints
     Points of one set stay together: what one leaves out, the others show. So do points of the same
     texts: without one another, they are what new points will be like. Groups too large for it stay in.
     """
-    usable = np.flatnonzero(np.diff(data.relevance.indptr))
+    usable = data.used_points
     wanted = min(MOST, int(share * len(usable)))
     if not wanted:
         return np.zeros(0, np.int64)
@@ -50,10 +51,11 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
         points = embedder.embed(held.points, held.groups)
     z = bags.vectors()  # (L, D)
     w = z if networks is None else networks.weights(z)
-    hits = 0
-    for rows in torch.arange(len(points)).split(max(1, CELLS // len(z))):
-        x = points.take(rows.to(z.device))
-        hidden = membership(held.exclude, rows.numpy(), np.arange(len(z), dtype=np.int64)).to(z.device)
+    relevance, exclude = (Relation.of(each, z.device) for each in (held.relevance, held.exclude))
+    everything, hits = torch.arange(len(z), device=z.device), 0
+    for rows in torch.arange(len(points), device=z.device).split(max(1, CELLS // len(z))):
+        x = points.take(rows)
+        hidden = exclude.membership(rows, everything)
         score = (x.vector() @ w.T).masked_fill(hidden, -torch.inf)  # (B, L)
         top, best = score.topk(min(RERANKED, len(z)), dim=1)
         if networks is not None and networks.ranker.adapts:
@@ -61,8 +63,7 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
             again = networks.ranker.eval()(x, bags.take(best), w[best]).masked_fill(top.isinf(), -torch.inf)
             best = best.gather(1, again.argmax(1, keepdim=True))
             networks.ranker.train(training)
-        chosen = slice(int(rows[0]), int(rows[-1]) + 1)
-        hits += int(marked(best[:, :1], held.relevance[chosen]).sum())
+        hits += int(relevance.holds(rows, best[:, :1]).sum())
     return 100 * hits / len(points)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.config import Memory
 from mufin.encode.embedder import Embedder
-from mufin.ragged import Ints
+from mufin.relation import Relation
 from mufin.train.data import TrainingData
-from mufin.train.sampling import pairs_of
 
 MOST = 1 << 16  # points that may vote in an epoch
 FLOOR = 1e-4  # a share of votes this small counts as none: the loss of a hopeless label stays finite
@@ -24,39 +21,41 @@ class Votes:
     beginning of the epoch, without gradients. Who has a label that i must not see does not vote.
     """
 
-    def __init__(self, data: TrainingData, settings: Memory, rng: np.random.Generator) -> None:
-        self.data, self.settings, self.rng = data, settings, rng
-        self.place = np.full(len(data.groups), -1)  # of each point among the keys
-        self.keys = torch.zeros(0)
-        self.by_label = self.data.by_label
+    def __init__(
+        self, relevance: Relation, exclude: Relation, settings: Memory, generator: torch.Generator
+    ) -> None:
+        self.relevance, self.exclude = relevance, exclude  # (N, L)
+        self.settings, self.generator = settings, generator
+        self.keys = torch.zeros(0)  # (M, D)
+        self.place = torch.full((len(relevance),), -1, device=relevance.device)  # of points among the keys
+        self.by_label = relevance.transposed()  # (L, M)
 
     def refresh(self, embedder: Embedder, data: TrainingData) -> None:
         """Embed the voters of this epoch anew."""
-        n = len(data.groups)
-        chosen = np.sort(self.rng.permutation(n)[:MOST])
-        self.place[:] = -1
-        self.place[chosen] = np.arange(len(chosen))
-        self.keys = embedder.embed(data.points, data.groups.take(chosen)).vectors()
-        self.by_label = csr_matrix(self.data.relevance[chosen].T)  # (L, M)
+        everyone = torch.randperm(len(self.place), generator=self.generator, device=self.place.device)
+        chosen = everyone[:MOST].sort().values
+        self.place.fill_(-1)
+        self.place[chosen] = torch.arange(len(chosen), device=chosen.device)
+        self.keys = embedder.embed(data.points, data.groups.take(chosen.cpu().numpy())).vectors()
+        self.by_label = self.relevance.take(chosen).transposed()
 
-    def loss(self, points: Ints, x: Tensor) -> Tensor:
+    def loss(self, points: Tensor, x: Tensor) -> Tensor:
         """A mean over points (B,) with vectors x (B, D), of means over their labels."""
         logits = (x.float() / self.settings.temperature) @ self.keys.T  # (B, M), too large to copy often
         # a finite floor: over −inf alone, where nobody may vote, softmax would be NaN
         logits[self._silent(points)] = torch.finfo(logits.dtype).min
         chance = logits.float().softmax(dim=1)
-        row, label = pairs_of(self.data.relevance, points)
-        pair, key = pairs_of(self.by_label, label)
-        at = torch.from_numpy(np.stack([row[pair], key, pair])).to(x.device)
-        votes = torch.zeros(len(label), device=x.device).index_add(0, at[2], chance[at[0], at[1]])
-        weight = torch.from_numpy(1 / np.bincount(row, minlength=len(points))[row]).to(x)
+        row, _, label = self.relevance.pairs_of(points)
+        pair, _, key = self.by_label.pairs_of(label)
+        # summed in their order, so that a GPU gives the same numbers each time
+        votes = torch.segment_reduce(chance[row[pair], key], "sum", lengths=self.by_label.sizes_of(label))
+        weight = 1 / self.relevance.sizes_of(points)[row]
         return -(torch.log(votes + FLOOR) * weight).sum() / len(points)
 
-    def _silent(self, points: Ints) -> tuple[Tensor, Tensor]:
+    def _silent(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of B and their silent keys, columns of M: a point itself, and who has what it must not see."""
-        hidden = self.data.exclude[points].astype(np.float32) @ self.by_label
-        known = np.flatnonzero(self.place[points] >= 0)
-        rows, columns = hidden.nonzero()
-        pairs = (rows, known), (columns, self.place[points[known]])
-        row, column = (torch.from_numpy(np.concatenate(both).astype(np.int64)) for both in pairs)
-        return row.to(self.keys.device), column.to(self.keys.device)
+        row, _, label = self.exclude.pairs_of(points)
+        pair, _, key = self.by_label.pairs_of(label)
+        own = self.place[points]
+        known = (own >= 0).nonzero()[:, 0]
+        return torch.cat([row[pair], known]), torch.cat([key, own[known]])
