@@ -315,13 +315,22 @@ def test_rows_not_in_the_batch_neither_move_nor_decay() -> None:
 
 
 def test_one_cycle_cosine_with_warm_up() -> None:
-    factor = one_cycle(steps=100, warmup=10)
-    rising, falling = [factor(t) for t in range(10)], [factor(t) for t in range(10, 101)]
-    assert all(a < b for a, b in pairwise(rising))
-    assert factor(10) == 1
-    for t, value in enumerate(falling):
-        assert value == pytest.approx(0.5 * (1 + math.cos(math.pi * t / 90)))
-    assert one_cycle(10, 1000)(2) == 1  # a warm-up never takes more than a fifth
+    def curve(steps: int, warmup: int) -> list[float]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        schedule, seen = one_cycle(optimizer, steps, warmup), []
+        for _ in range(steps + 1):
+            seen.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return seen
+
+    factor = curve(steps=100, warmup=10)
+    assert all(a < b for a, b in pairwise(factor[:11]))
+    assert factor[10] == 1
+    for t, value in enumerate(factor[10:]):
+        assert value == pytest.approx(0.5 * (1 + math.cos(math.pi * t / 90)), abs=1e-12)
+    assert curve(10, 1000)[2] == 1  # a warm-up never takes more than a fifth
+    assert curve(10, 0)[0] == 1
 
 
 # -- prediction ----------------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from mufin.config import Finetune, Pretrain
 from mufin.encode.embedder import Embedder
@@ -34,7 +35,7 @@ class Loop:
     ) -> None:
         # Groups are empty where everything is frozen; with classifiers alone to train, all of them are.
         groups = [group for group in dense if group["params"]]
-        self.optimizers: list[torch.optim.Optimizer] = []
+        self.optimizers: list[Optimizer] = []
         if groups:
             self.optimizers.append(
                 torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
@@ -42,8 +43,7 @@ class Loop:
         if sparse and any(group["params"] for group in sparse):
             self.optimizers.append(torch.optim.SparseAdam(sparse))
         self.dense = [p for group in groups for p in group["params"]]
-        curve = one_cycle(steps, settings.warmup)
-        self.schedules = [torch.optim.lr_scheduler.LambdaLR(o, curve) for o in self.optimizers]
+        self.schedules = [one_cycle(optimizer, steps, settings.warmup) for optimizer in self.optimizers]
 
     def step(self, loss: Tensor, cached: Sequence[CachedBags] = ()) -> None:
         if not loss.requires_grad:  # settings that leave nothing to train
@@ -59,16 +59,12 @@ class Loop:
             schedule.step()
 
 
-def one_cycle(steps: int, warmup: int) -> Callable[[int], float]:
-    """The factor on the learning rate: up in `warmup` steps (at most a fifth of all), then a cosine."""
+def one_cycle(optimizer: Optimizer, steps: int, warmup: int) -> LRScheduler:
+    """The learning rate rises linearly in `warmup` steps (at most a fifth of all), then falls as a cosine."""
     rise = min(warmup, steps // 5)
-
-    def factor(step: int) -> float:
-        if step < rise:
-            return (step + 1) / (rise + 1)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1, steps - rise))))
-
-    return factor
+    up = LinearLR(optimizer, start_factor=1 / (rise + 1), total_iters=rise)
+    down = CosineAnnealingLR(optimizer, T_max=max(1, steps - rise))
+    return SequentialLR(optimizer, [up, down], milestones=[rise])
 
 
 def embedder_groups(embedder: Embedder, lr: float, encoder_lr: float | None) -> list[dict[str, Any]]:
