@@ -371,7 +371,8 @@ def test_an_approximate_model_takes_labels_too(shop: Catalogue, tiny_config: Con
         assert most_similar(one.recommend(Item(texts=NEW.texts), k=20)) == "new"
         assert len(one.recommend(ASKED, k=20)) == 7
         save(one, tmp_path / "again")
-        assert load(tmp_path / "again").recommend(ASKED, k=20) == one.recommend(ASKED, k=20)
+        again = load(tmp_path / "again", exact=one.exact)
+        assert again.recommend(ASKED, k=20) == one.recommend(ASKED, k=20)
 
 
 def test_scoring_candidates(tiny_model: Mufin, shop: Catalogue) -> None:

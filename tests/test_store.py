@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_loaded_is_what_was_saved(tiny_model: Mufin, saved: Path, shop: Catalogue) -> None:
-    again = load(saved)
+    again = load(saved, exact=True)
     items = [*shop.items, *ASKED]
     assert again.recommend(items, k=7) == tiny_model.recommend(items, k=7)  # equal floats
     assert torch.equal(again.embed(items).values, tiny_model.embed(items).values)
@@ -140,7 +140,7 @@ def test_every_kind_of_model(changes: tuple[str, ...], tiny_config: Config, tmp_
     short = ("pretrain.epochs=1", "finetune.epochs=1")
     model = fit(made_shop(2), tiny_config.override([*short, *changes]), quiet=True)
     save(model, tmp_path)
-    assert load(tmp_path).recommend(ASKED, k=7) == model.recommend(ASKED, k=7)
+    assert load(tmp_path, exact=True).recommend(ASKED, k=7) == model.recommend(ASKED, k=7)
 
 
 def test_saving_again_changes_nothing(folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_saving_the_labels_alone_leaves_the_same_folder(folder: Path, tmp_path: 
 def test_another_model_over_the_same_folder(folder: Path, tiny_config: Config) -> None:
     other = fit(made_shop(2), tiny_config.override(["modalities=text", "pretrain.epochs=1"]), quiet=True)
     save(other, folder)
-    assert load(folder).recommend(ASKED, k=9) == other.recommend(ASKED, k=9)
+    assert load(folder, exact=True).recommend(ASKED, k=9) == other.recommend(ASKED, k=9)
     assert not list(folder.glob("layout-*/vision"))
     assert len(list(folder.glob("layout-*"))) == 1
 
@@ -263,7 +263,7 @@ def test_the_folder_can_be_moved(folder: Path, tiny_model: Mufin, tmp_path: Path
     moved = tmp_path / "else where" / "é"
     moved.parent.mkdir()
     folder.rename(moved)
-    assert load(str(moved)).recommend(ASKED) == tiny_model.recommend(ASKED)
+    assert load(str(moved), exact=True).recommend(ASKED) == tiny_model.recommend(ASKED)
 
 
 def test_values_that_are_not_finite_are_not_saved(folder: Path) -> None:
@@ -322,18 +322,18 @@ def test_a_kill_at_any_step_leaves_the_old_model_or_the_new(
     other = fit(made_shop(2), tiny_config.override(changes), quiet=True)
     other.embedder.text.network.config.layer_norm_eps = 1e-7  # a file of the same name that differs
     save(other, tmp_path / "other")
-    other = load(tmp_path / "other")
+    other = load(tmp_path / "other", exact=True)
     old, new = tiny_model.recommend(ASKED, k=7), other.recommend(ASKED, k=7)
     outcomes: list[bool] = []
     for step in range(1, 100):
         folder = Path(shutil.copytree(saved, tmp_path / f"run-{step}"))
         killed = killed_at(step, other, folder, monkeypatch)
-        found = load(folder).recommend(ASKED, k=7)
+        found = load(folder, exact=True).recommend(ASKED, k=7)
         assert found in (old, new), f"killed at step {step}"
         outcomes.append(found == new)
         if step % 5 == 1 or outcomes[-1]:  # what a kill left is no obstacle, and does not stay
             save(other, folder)
-            assert load(folder).recommend(ASKED, k=7) == new
+            assert load(folder, exact=True).recommend(ASKED, k=7) == new
             assert contents(folder).keys() == contents(tmp_path / "other").keys()
         if not killed:
             break
@@ -360,7 +360,7 @@ def test_an_error_while_saving_leaves_the_old_model(
         patched.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space"):
             save(model, folder)
-    assert load(folder).recommend(ASKED, k=9) == tiny_model.recommend(ASKED, k=9)
+    assert load(folder, exact=True).recommend(ASKED, k=9) == tiny_model.recommend(ASKED, k=9)
     assert not list(folder.glob(".mufin-saving-*"))
 
 

@@ -44,6 +44,13 @@ def kept() -> Iterator[None]:
         trim(0)
 
 
+def trim() -> None:
+    """Give freed memory back to the system."""
+    free = _glibc("malloc_trim")
+    if free is not None:
+        free(0)
+
+
 def _glibc(name: str) -> Callable[..., Any] | None:
     """A function of it, where there is one: musl has none."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -22,7 +22,6 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
 from mufin.errors import UsageError
 from mufin.hits import Hit, Ranked
-from mufin.inference import at_ease
 from mufin.labels import Labels
 from mufin.ragged import offsets_of
 from mufin.rank.ranker import Ranker
@@ -30,6 +29,7 @@ from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import Shortlist
+from mufin.runtime.inference import inference_mode
 from mufin.signals.base import Candidates, Known, Query, Signal, grouped
 from mufin.signals.candidates import evidence, proposed
 from mufin.signals.compatibility import Compatibility
@@ -59,9 +59,9 @@ class Mufin:
         self.labels, self.signals = labels, tuple(signals)
         self.points = Lists.none(0, labels.alive.device) if points is None else points
         self.index = index or self._new_index()
-        self.saved: dict[
-            Path, dict[str, Any]
-        ] = {}  # the manifest of each folder it was read from or saved to
+        self.exact = True  # encoders as they were trained; `load` may have chosen a faster form
+        # the manifest of each folder that it was read from or saved to
+        self.saved: dict[Path, dict[str, Any]] = {}
 
     def _new_index(self) -> Index:
         settings = self.config.retrieve
@@ -126,7 +126,7 @@ class Mufin:
         device = query.bags.rows.device
         if not len(self.labels.alive) or not len(query):
             return Ranked.nothing(len(query), device)
-        with at_ease(device):
+        with inference_mode(device):
             parts = [self._best(*part, k) for part in self._candidates(query, k, exclude, allowed)]
             return Ranked.join(parts)
 
@@ -186,7 +186,7 @@ class Mufin:
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []
-        with at_ease(self.labels.alive.device):
+        with inference_mode(self.labels.alive.device):
             table = Items.of(listed, stored=False)
             own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
             hits = self.hits(self.rank(self._query(table), k, own, allowed))

@@ -55,17 +55,26 @@ def write_network(path: Path, modules: dict[str, nn.Module]) -> None:
     write_tensors(path, named)
 
 
-def fill_network(path: Path, modules: dict[str, nn.Module]) -> None:
-    """The stored weights, into modules of the same layout."""
+def fill_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict[str, Tensor]:
+    """The stored weights, into modules of the same layout; gives them by name.
+
+    They are mapped from the file or, if `exact`, copied: last digits depend on where in memory they begin.
+    """
     tensors = read_tensors(path).all
+    if exact:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise ModelError(f"{path}: {name} is of {tensor.dtype}, expected torch.float32: {AGAIN}")
     for name, module in modules.items():
         prefix = f"{name}."
         own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
         try:
-            module.load_state_dict(own)
+            module.load_state_dict(own, assign=True)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise ModelError(f"{path} does not fit its settings ({reason})") from None
+    return tensors
 
 
 # -- labels --------------------------------------------------------------------------------------------------
@@ -125,12 +134,13 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Label
 def _read_items(path: Path) -> Items:
     try:
         lazy = keeps_pictures(path, PICTURES)
-        schema = pq.read_schema(path)
+        file = pq.ParquetFile(path)
+        schema = file.schema_arrow
         if "images" in schema.names and schema.field("images").type.value_type != pa.binary():
             raise CatalogueError("images must be bytes: a path would publish a file of this machine")
         columns = [name for name in schema.names if name != "images" or not lazy]
         # one chunk: a chunk per row group would cost a millisecond whenever rows are taken
-        table = pq.read_table(path, columns=columns).combine_chunks()
+        table = file.read(columns=columns).combine_chunks()
         table.validate(full=True)
         items = Items.from_table(table)
         return Items(items.table, StoredPictures(path)) if lazy else items

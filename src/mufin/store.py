@@ -24,23 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.initialization import no_init_weights
 
 from mufin.config import Config
+from mufin.encode.checkpoints import Layout
 from mufin.encode.embedder import Embedder
+from mufin.encode.forms import accelerate
+from mufin.encode.text import TextEncoder
 from mufin.errors import ConfigError, ModelError, MufinError
-from mufin.folder import (
-    AGAIN,
-    MANIFEST,
-    checked,
-    foreign,
-    install,
-    is_count,
-    read_manifest,
-    staging,
-    state_of,
-)
+from mufin.folder import AGAIN, MANIFEST, checked, foreign, install, staging, state_of
+from mufin.heap import trim
 from mufin.lock import writing
+from mufin.manifest import FORMAT, read_facts, unchanged_parts
 from mufin.model import Mufin
 from mufin.parts import (
     Files,
@@ -59,23 +53,13 @@ from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index
 from mufin.retrieve.lists import Lists
+from mufin.runtime.pages import release
 from mufin.signals import signals_of
 from mufin.signals.base import Known, Signal
 from mufin.signals.mixture import Mixture
 from mufin.tensors import write_tensors
 from mufin.version import VERSION
 
-FORMAT = 3
-PARTS = {
-    "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
-    "points.safetensors", "layout/text/config.json",
-}  # fmt: skip
-UNCHANGED = (
-    "config.",
-    "network.",
-    "layout/",
-    "compatibility.",
-)  # parts that adding and removing labels leaves
 TRIES = 3  # of a reader whose folder is being written to, before it waits for the writer
 
 
@@ -105,7 +89,7 @@ def save_labels(model: Mufin, folder: Path | str) -> None:
     """
     folder = Path(folder)
     with _replacing(model, folder) as staged:
-        same = _networks(read_facts(folder))
+        same = unchanged_parts(read_facts(folder))
         _write_labels(model, staged)
         _keep(model, folder, install(staged, folder, _facts(model), same))
 
@@ -126,7 +110,7 @@ def adopted(model: Mufin, folder: Path) -> Mufin:
     What a long-running program does when another one has added labels.
     """
     manifest = read_facts(folder)
-    if _networks(manifest) != _networks(model.saved[folder.resolve()]):
+    if unchanged_parts(manifest) != unchanged_parts(model.saved[folder.resolve()]):
         raise ModelError(f"{folder} holds another model by now; load it again")
     files = checked(folder, manifest)
     fresh, device = copy(model), model.labels.alive.device
@@ -157,11 +141,6 @@ def _keep(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
     model.saved = {**model.saved, folder.resolve(): manifest}
 
 
-def _networks(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The parts that adding and removing labels does not change."""
-    return {part: entry for part, entry in manifest["parts"].items() if part.startswith(UNCHANGED)}
-
-
 def _write_labels(model: Mufin, staged: Path) -> None:
     write_labels(model.labels, staged)
     write_index(model.index, model.config.retrieve.search, sample(model.point_vectors()), staged)
@@ -178,36 +157,43 @@ def _facts(model: Mufin) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(folder: Path | str, device: str = "auto") -> Mufin:
-    """Read a model folder, large arrays mapped; a damaged or foreign one is a ModelError that says why."""
+def load(folder: Path | str, device: str = "auto", exact: bool = False) -> Mufin:
+    """Read a model folder, large arrays mapped; a damaged or foreign one is a ModelError that says why.
+
+    The encoders take the form that predicts fastest on the device, which rounds to bf16 on GPUs and on CPUs
+    that multiply it; `exact` keeps them as they were trained. Either can be changed and saved.
+    """
     folder, where = Path(folder), pick_device(device)
     for _ in range(TRIES):
         manifest = read_facts(folder)
         try:
-            return _loaded(folder, manifest, where)
+            return _loaded(folder, manifest, where, exact)
         except (MufinError, OSError):
             if state_of(folder) == manifest["checksum"]:
                 raise
         # Another program has saved meanwhile, and removed what we were about to read.
     with writing(folder):
-        return _loaded(folder, read_facts(folder), where)
+        return _loaded(folder, read_facts(folder), where, exact)
 
 
-def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device) -> Mufin:
+def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bool) -> Mufin:
     files = checked(folder, manifest)
     try:
         config = Config.read(files["config.toml"])
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
-    layout = files["layout/text/config.json"].parents[1]
+    layout = Layout(files["layout/text/config.json"].parents[1], fast=not exact and where.type == "cpu")
     embedder, ranker, signals = _networks_of(config, layout)
-    fill_network(files["network.safetensors"], networks(embedder, ranker, signals))
+    weights = fill_network(files["network.safetensors"], networks(embedder, ranker, signals), exact)
+    _place(embedder, signals, where, exact)
+    if not exact:
+        release(next(iter(weights.values())), files["network.safetensors"])
     compatibility = (
         read_compatibility(files["compatibility.safetensors"])
         if "compatibility.safetensors" in files
         else None
     )
-    known = _read_known(files, manifest, config, (embedder.to(where), ranker.to(where)), where)
+    known = _read_known(files, manifest, config, (embedder, ranker.to(where)), where)
     signals = _read_signals(files, known, signals, where)
     try:
         mixture = Mixture.of(signals, manifest["mixture"])
@@ -224,20 +210,29 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device) -> Mufi
         known.index,
         compatibility,
     )
+    model.exact = exact
+    trim()
     _keep(model, folder, manifest)
     return model
 
 
-def _networks_of(config: Config, layout: Path) -> tuple[Embedder, Ranker, Sequence[Signal]]:
+def _place(embedder: Embedder, signals: Sequence[Signal], device: torch.device, exact: bool) -> None:
+    """Move what encodes to the device, in its fast form unless `exact`."""
+    embedder.place(device, exact)
+    for signal in signals:
+        if isinstance(signal.network, TextEncoder) and not exact:
+            accelerate(signal.network, device)
+
+
+def _networks_of(config: Config, layout: Layout) -> tuple[Embedder, Ranker, Sequence[Signal]]:
     """Networks of the stored layout; the stored weights are filled in later."""
     try:
-        with no_init_weights():
-            return Embedder(config, layout), Ranker(config), signals_of(config, layout)
+        return Embedder(config, layout), Ranker(config), signals_of(config, layout)
     except MufinError:
         raise
     except Exception as error:  # of libraries that read these files, which anybody may have made
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ModelError(f"{layout} makes no encoders ({reason}): {AGAIN}") from None
+        raise ModelError(f"{layout.folder} makes no encoders ({reason}): {AGAIN}") from None
 
 
 def _read_known(
@@ -268,19 +263,3 @@ def pick_device(name: str) -> torch.device:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError):
         raise ConfigError(f"device {name!r} cannot be used here; try auto, cpu or cuda") from None
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """The checked manifest: versions, the mixture of scores, and where each part is."""
-    manifest = read_manifest(folder, FORMAT, PARTS)
-    try:
-        for name, kind in (("own_items", bool), ("library", str), ("mixture", dict), ("untrained", float)):
-            if not isinstance(manifest[name], kind):
-                raise ValueError(name)
-        if not 0 <= manifest["untrained"] <= 1:
-            raise ValueError("untrained")
-        if not is_count(manifest["labels"]):
-            raise ValueError("labels")
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise foreign(folder / MANIFEST, error) from None
-    return manifest

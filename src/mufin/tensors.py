@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mufin.errors import ModelError
 from mufin.folder import AGAIN
+from mufin.runtime.pages import release
 
 BIG = 64 << 20  # bytes; larger files are mapped, so that not all of their numbers are looked at
 FLOATS = (torch.float32, torch.float16)
@@ -95,6 +96,8 @@ def read_tensors(path: Path) -> Tensors:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModelError(f"{path}: tensor {name!r} has values that are not finite; train again")
+        for tensor in list(tensors.values())[:1]:  # all are views of one mapping
+            release(tensor, path)
     return Tensors(path, tensors)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from mufin.errors import ModelError, MufinError
 from mufin.folder import MANIFEST, check_part
-from mufin.store import load, read_facts
+from mufin.manifest import read_facts
+from mufin.store import load
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from made import COLOURS, made_shop, picture
 from mufin import Config, Item, fit, load
 from mufin.config import Text, Vision
 from mufin.data.images import load_pixels
-from mufin.encode.folded import fold
 from mufin.encode.network import Cut, Lite0
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
@@ -267,7 +266,7 @@ def test_offline_encoders(kind: str, tmp_path: Path) -> None:
             assert reached == ({"encoder"} if kind == "text" else {"layers", "head"})
             encoder.save(tmp_path)
             again = build(kind, "offline", depth, folder=tmp_path)
-            again.load_state_dict(encoder.state_dict())
+            again.load_state_dict(encoder.state_dict(), assign=True)  # as a model folder's are
             assert torch.equal(run(again, inputs(kind)), run(encoder, inputs(kind)))
     torch.testing.assert_close(run(whole, inputs(kind)[:1]), expected[:1], atol=2e-5, rtol=1e-3)
 
@@ -330,8 +329,8 @@ def test_folded_convolutions_see_the_same(size: int) -> None:
     pixels = torch.randn(2, 3, size, size)
     with torch.no_grad():
         maps, stages = network(pixels), network.stages(pixels)
-        fold(network)
-        fold(network)  # once is enough
+        network.fold()
+        network.fold()  # once is enough
         torch.testing.assert_close(network(pixels), maps, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(network.stages(pixels), stages, atol=1e-4, rtol=1e-4)
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())

@@ -176,25 +176,6 @@ def test_clusters_have_names_of_their_own_words() -> None:
     assert (len(names), names[0], names[-1]) == (12, "c0", "other")
 
 
-def test_packed_weights_give_the_same_answers(
-    served: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mufin.encode import packed as layouts
-    from mufin.serve.packing import pack
-
-    items = [Item(texts=["red circle"]), Item(texts=["bar", "a much longer text of blue squares"])]
-    plain, service = load(served[0]), load(served[0])
-    told = plain.embed(items).values
-    pack(service)
-    assert torch.allclose(told, service.embed(items).values, atol=0.05), "bf16 where the processor has it"
-    assert plain.embedder.text.pack()
-    assert torch.allclose(told, plain.embed(items).values, atol=1e-5)
-    plain.embedder.text.packed = None
-    monkeypatch.setattr(layouts, "SMALL", 1)
-    assert layouts.pack_products(plain.embedder.text.network) > 10
-    assert torch.allclose(told, plain.embed(items).values, atol=1e-5)
-
-
 def test_lines_of_the_log() -> None:
     from mufin.serve.log import Human, Json
 

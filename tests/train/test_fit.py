@@ -251,7 +251,7 @@ def test_fit_saves_and_logs(tiny_config: Config, tmp_path: Path) -> None:
     run = tmp_path / "deep" / "run"
     model = fit(made_shop(2), tiny_config, out=run, quiet=True)
     assert not (run / "logs").exists()
-    assert identical(load(run), model)
+    assert identical(load(run, exact=True), model)
 
 
 @pytest.mark.filterwarnings("ignore")  # tensorboard's own, at import

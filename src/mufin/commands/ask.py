@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from mufin.commands.options import (
     Best,
     Category,
     Device,
+    Exact,
     Folder,
     Input,
     Json,
@@ -45,6 +47,7 @@ def evaluate(
     report: Report = None,
     category: Category = "category",
     device: Device = "auto",
+    exact: Exact = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -67,7 +70,7 @@ def evaluate(
     if fitb is not None and report is not None:
         raise UsageError("a report is about a split, --fitb about questions; ask for one of them")
     if fitb is not None:
-        values = _answer(load_model(run, device), catalogue, _questions(folder, fitb), progress)
+        values = _answer(load_model(run, device, exact), catalogue, _questions(folder, fitb), progress)
     else:
         catalogue.split(split)  # an unknown name should not cost the time of loading a model
         a_b = constants(propensity)
@@ -75,12 +78,12 @@ def evaluate(
             from mufin.evaluate.report import check_report, write_report
 
             check_report(report)
-            model = load_model(run, device)
+            model = load_model(run, device, exact)
             values = write_report(model, catalogue, report, split, a_b, category, progress)
         else:
             from mufin.evaluate.score import evaluate as evaluate_model
 
-            values = evaluate_model(load_model(run, device), catalogue, split, a_b, progress)
+            values = evaluate_model(load_model(run, device, exact), catalogue, split, a_b, progress)
     if json:
         printing.show_json({name: round(value, 6) for name, value in values.items()})
     else:
@@ -98,6 +101,7 @@ def predict(
     k: Best = 10,
     split: OnlySplit = None,
     device: Device = "auto",
+    exact: Exact = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -114,7 +118,7 @@ def predict(
     from mufin.progress import Progress
 
     bulk.check_output(output, (".jsonl", ".parquet"), input)
-    model = load_model(run, device)
+    model = load_model(run, device, exact)
     done = bulk.predict_file(model, bulk.Source.of(input, model, split), output, k, Progress(quiet or json))
     _report(done, output, started, json)
 
@@ -128,6 +132,7 @@ def embed(
     ],
     split: OnlySplit = None,
     device: Device = "auto",
+    exact: Exact = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -145,7 +150,7 @@ def embed(
     from mufin.progress import Progress
 
     bulk.check_output(output, (".npy", ".parquet", ".jsonl"), input)
-    model = load_model(run, device)
+    model = load_model(run, device, exact)
     done = bulk.embed_file(model, bulk.Source.of(input, model, split), output, Progress(quiet or json))
     _report(done, output, started, json)
 
@@ -164,6 +169,7 @@ def recommend(
         list[str] | None, typer.Option(metavar="ID", help="Never this label; repeatable.")
     ] = None,
     device: Device = "auto",
+    exact: Exact = False,
     json: Json = False,
 ) -> None:
     """Show the best labels of one item.
@@ -175,7 +181,7 @@ def recommend(
     Example:
       mufin recommend runs/shop "oak desk" --image desk.jpg -k 5
     """
-    from mufin.data.images import open_picture
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one query gains nothing by more, which take time to start
     from mufin.data.item import Item
 
     try:
@@ -186,8 +192,10 @@ def recommend(
     if item.is_empty:
         raise UsageError("nothing to look at: give a text, or a picture with --image FILE")
     for picture in image or ():
+        from mufin.data.images import open_picture
+
         open_picture(picture, 64)  # among many, a broken picture is left out; the only item's is an error
-    model = load_model(run, device)
+    model = load_model(run, device, exact)
     if item.images and model.config.modalities == "text":
         printing.warn("this model reads texts only; the picture is not looked at")
     hits = model.recommend(item, k, allow or None, deny or ())

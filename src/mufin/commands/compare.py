@@ -12,6 +12,7 @@ from mufin.commands import printing
 from mufin.commands.options import (
     Category,
     Device,
+    Exact,
     Json,
     Propensity,
     Quiet,
@@ -37,6 +38,7 @@ def compare(
     category: Category = "category",
     report: Report = None,
     device: Device = "auto",
+    exact: Exact = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -66,7 +68,7 @@ def compare(
     def loaded() -> Iterator[tuple[str, Mufin]]:
         short = len({run.name for run in runs}) == len(runs)
         for run in runs:
-            yield run.name if short else str(run), load_model(run, device)
+            yield run.name if short else str(run), load_model(run, device, exact)
 
     progress = Progress(quiet or json)
     found = compare_models(loaded(), read, split, constants(propensity), category, progress)

@@ -39,6 +39,9 @@ Report = Annotated[
 ]
 Best = Annotated[int, typer.Option("-k", metavar="N", help="How many labels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Full precision: encoders as they were trained, slower.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -60,11 +63,11 @@ Device = Annotated[
 ]
 
 
-def load_model(run: Path, device: str = "auto") -> Mufin:
+def load_model(run: Path, device: str = "auto", exact: bool = False) -> Mufin:
     """The model in a folder."""
     from mufin.store import load
 
-    return load(run, device)
+    return load(run, device, exact)
 
 
 def constants(text: str) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mufin.commands.options import Run
+from mufin.commands.options import Exact, Run
 
 if TYPE_CHECKING:
     from mufin.serve.service import Service
@@ -37,6 +37,7 @@ def serve(
     threads: Annotated[
         int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
     ] = 1,
+    exact: Exact = False,
 ) -> None:
     """Serve a model over HTTP, with a page to try it.
 
@@ -63,7 +64,7 @@ def serve(
     )  # fmt: skip
     with listen(host, port) as listener:
         set_up(log)
-        service = build_service(run, catalogue, settings)
+        service = build_service(run, catalogue, settings, exact)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         answer(service, listener, lambda: _say(service, address))

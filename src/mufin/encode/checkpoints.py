@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,14 @@ from mufin.errors import EncoderError, ModelError
 
 LARGEST = 1 << 24  # of all numbers in the layout of an encoder
 LAYERS = 1 << 10  # of those that say how many layers, or blocks of them, there are
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a model folder says of its encoders but their weights; `fast`: they only predict, on a CPU."""
+
+    folder: Path  # with text/ and vision/
+    fast: bool = False
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
@@ -44,13 +53,15 @@ def load_transformer(name: str, kind: str) -> nn.Module:
 def stored_transformer(folder: Path, kind: str) -> nn.Module:
     """A transformers model of the layout in a model folder, whose weights are filled in later."""
     import transformers as hf
+    from transformers.initialization import no_init_weights
 
     check_layout(folder / "config.json")
     config = load_stored(hf.AutoConfig.from_pretrained, folder)
     tower = _tower(config, kind)
-    if tower is not None:
-        return _without_pooler(tower(getattr(config, f"{kind}_config", config)))
-    return _without_pooler(hf.AutoModel.from_config(config, trust_remote_code=False))
+    with no_init_weights():
+        if tower is not None:
+            return _without_pooler(tower(getattr(config, f"{kind}_config", config)))
+        return _without_pooler(hf.AutoModel.from_config(config, trust_remote_code=False))
 
 
 def load_stored(load: Callable[..., Any], folder: Path) -> Any:
@@ -60,15 +71,21 @@ def load_stored(load: Callable[..., Any], folder: Path) -> Any:
 
 def check_layout(path: Path) -> None:
     """A stored layout is of a type that transformers knows, and its numbers do not fill the memory."""
-    import transformers as hf
-
     try:
         values = json.loads(path.read_text("utf-8"))
-        if values["model_type"] not in hf.CONFIG_MAPPING:
+        if not _is_known(values["model_type"]):
             raise ValueError(f"{values['model_type']!r:.40} is no known type of model")
         _check_sizes(values, "")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} is no layout of an encoder ({error}): train again") from None
+
+
+def _is_known(model_type: str) -> bool:
+    if model_type == "bert":  # transformers takes a second to import
+        return True
+    import transformers as hf
+
+    return model_type in hf.CONFIG_MAPPING
 
 
 def _check_sizes(values: Any, name: str) -> None:

@@ -16,7 +16,7 @@ from mufin.attention import FeedForward, SelfAttention, Sum
 from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
-from mufin.encode.dropout import Dropout
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import (
     Advance,
     Batch,
@@ -27,13 +27,15 @@ from mufin.encode.features import (
     extract,
     silent,
 )  # fmt: skip
+from mufin.encode.forms import accelerate, text_encoder
 from mufin.encode.joint import Joint
 from mufin.encode.network import Lite0
 from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
 from mufin.encode.vision import VisionEncoder
-from mufin.onednn import fast_dtype
 from mufin.ragged import Ragged
+from mufin.runtime.dropout import Dropout
+from mufin.runtime.onednn import fast_dtype
 
 
 class Embedder(nn.Module):
@@ -43,23 +45,27 @@ class Embedder(nn.Module):
     P(E_T(all texts and E_V(images) of the item)).
     """
 
-    def __init__(self, config: Config, folder: Path | None = None) -> None:
-        """Pre-trained encoders, or those whose layout lies in `folder` (weights are filled in later)."""
+    here: Tensor  # nothing, on the device of the embedder
+
+    def __init__(self, config: Config, layout: Layout | None = None) -> None:
+        """Pre-trained encoders, or those of a stored layout (weights are filled in later)."""
         super().__init__()
         settings = config.embed
         self.dim = settings.dim
         early = settings.fusion == "early" and config.modalities != "text"
-        self.text = TextEncoder(config.text, folder and folder / "text", whole=early)
+        self.register_buffer("here", torch.zeros(0), persistent=False)
+        self.text = text_encoder(config.text, layout, whole=early)
         self.text_projection = _projection(settings.projection, self.text.width, self.dim)
         self.vision: VisionEncoder | None = None
         self.stages: Stages | None = None
         self.joint: Joint | None = None
         if config.modalities != "text":
-            self.vision = VisionEncoder(config.vision, folder and folder / "vision")
+            self.vision = VisionEncoder(config.vision, None if layout is None else layout.folder / "vision")
             kept = settings.stages and self.vision.stages
             self.stages = Stages(self.vision.width, self.vision.evidence_width) if kept else None
             seen = self.stages.width if self.stages is not None else self.vision.width
             if early:
+                assert isinstance(self.text, TextEncoder)  # images join the words before its first layer
                 self.joint = Joint(self.text, seen)
             else:
                 self.image_projection = _projection(settings.projection, seen, self.dim)
@@ -80,7 +86,7 @@ class Embedder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return self.here.device
 
     def train(self, mode: bool = True) -> Embedder:
         """Like every module; one that only predicts is spared the walk through its hundreds of modules."""
@@ -117,7 +123,8 @@ class Embedder(nn.Module):
         return values, torch.zeros(size, width, dtype=torch.bool, device=self.device)
 
     def _run(self, encoder: nn.Module, part: Part) -> Tensor:
-        return part.each(part.values[:, 0] if part.encoded else encoder(part.values, part.lengths))
+        rows: Tensor = part.values[:, 0] if part.encoded else encoder(part.values, part.lengths)
+        return part.each(rows.float())  # an encoder may compute in bf16
 
     def _seen(self, vision: VisionEncoder, part: Part) -> Tensor:
         """The encoder's last map, or all of its stages, of each picture."""
@@ -175,17 +182,29 @@ class Embedder(nn.Module):
                 self.train()
 
     @contextmanager
-    def hurried(self) -> Iterator[None]:
-        """At rest, and on a processor by a faster layout, not exact: for passes that each epoch repeats."""
-        training = self.training
+    def fast_eval(self) -> Iterator[None]:
+        """At rest, and on a CPU by a faster layout, not exact: for passes that each epoch repeats."""
+        training, text = self.training, self.text
         self.eval()
-        if self.text.depth == "all" and self.text.width >= WIDE and self.joint is None:
-            self.text.pack(fast_dtype())
+        wide = text.depth == "all" and text.width >= WIDE
+        if isinstance(text, TextEncoder) and wide and self.joint is None:
+            text.pack(fast_dtype())
         try:
             yield
         finally:
-            self.text.packed = None
+            if isinstance(text, TextEncoder):
+                text.packed = None
             self.train(training)
+
+    def place(self, device: torch.device, exact: bool) -> None:
+        """Move loaded weights to a device: as they are, or in the form that predicts fastest there."""
+        for encoder in (self.text, self.vision):
+            if encoder is not None and not exact:
+                accelerate(encoder, device, one_pass=True)
+        moved = exact or device.type != "cpu"
+        if self.vision is not None and isinstance(self.vision.network, Lite0) and moved:
+            self.vision.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(device)
 
     @torch.no_grad()
     def embed(
@@ -238,7 +257,7 @@ class Embedder(nn.Module):
     def _evidence(self, part: Part) -> Tensor:
         assert self.vision is not None
         seen = part.values[:, 0] if part.encoded else self.vision.evidence(part.values, part.lengths)
-        return part.each(seen)
+        return part.each(seen.float())
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """The trained weights of the encoders' own layers."""

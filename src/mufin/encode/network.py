@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mufin.config import Layers
 from mufin.errors import ConfigError, EncoderError
+from mufin.runtime.fold_batchnorm import FoldedConvolution
 
 LEAST = 1e-3  # a channel that varies less goes with no other
 EXTRA = 'pip install "mufin[offline]"'
@@ -41,6 +42,8 @@ class Cut:
             raise ConfigError(f"train_layers = {train_layers}, but {name} has {len(layers)} layers")
         self.first = len(layers) - train_layers if isinstance(train_layers, int) else 0
         self._freeze(layers)
+        self.trained = {name for name, p in network.named_parameters() if p.requires_grad}
+        self.precision = ""  # of a network that was rounded to another
 
     def _freeze(self, layers: nn.ModuleList) -> None:
         """Only layers behind the cut, and what follows them, get gradients."""
@@ -137,13 +140,18 @@ class Cut:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything frozen, which never changes: what cached features depend on."""
-        digest = hashlib.blake2b(digest_size=12)
-        trained = {name for name, p in self.network.named_parameters() if p.requires_grad}
-        for name, tensor in sorted(self.network.state_dict().items()):
-            if name not in trained:
-                digest.update(name.encode())
-                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        weights = self.network.state_dict()
+        return hash_of({n: w for n, w in weights.items() if n not in self.trained}) + self.precision
+
+
+def hash_of(weights: Mapping[str, Tensor]) -> str:
+    """A hash of names and numbers."""
+    digest = hashlib.blake2b(digest_size=12)
+    for name, tensor in sorted(weights.items()):
+        digest.update(name.encode())
+        numbers: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        digest.update(numbers)
+    return digest.hexdigest()
 
 
 class _ReachedCut(Exception):
@@ -209,6 +217,32 @@ class Lite0(nn.Module):
         self.layers = nn.ModuleList(net._blocks)
         self.head = nn.Sequential(net._conv_head, net._bn1, activation)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch omits it
+
+    @classmethod
+    def stored(cls) -> Lite0:
+        """One whose weights come by `load_state_dict(assign=True)`, which channels last must follow."""
+        with torch.device("meta"):
+            return cls(pretrained=False)
+
+    @property
+    def is_folded(self) -> bool:
+        return isinstance(self.embeddings, FoldedConvolution)
+
+    def fold(self) -> None:
+        """Fold the batch norms in place: it can then only predict, in half of the time."""
+        if self.is_folded:
+            return
+        for name in ("embeddings", "head"):
+            conv, norm, _ = getattr(self, name)
+            setattr(self, name, FoldedConvolution(conv, norm, relu=True))
+        pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+        for layer in self.layers:
+            for conv, norm in pairs:
+                if hasattr(layer, conv):
+                    relu = conv != "_project_conv"
+                    setattr(layer, conv, FoldedConvolution(getattr(layer, conv), getattr(layer, norm), relu))
+                    setattr(layer, norm, nn.Identity())
+            layer._swish = nn.Identity()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """(n, 3, S, S) → feature map (n, 1280, S/32, S/32)."""

@@ -26,12 +26,12 @@ from mufin.encode.checkpoints import (
     offline_text_folder,
     stored_transformer,
 )
-from mufin.encode.dropout import lighten
 from mufin.encode.network import Cut
-from mufin.encode.packed import PackedBert
 from mufin.errors import ConfigError
-from mufin.onednn import fast_dtype
 from mufin.ragged import Ragged
+from mufin.runtime.dropout import lighten
+from mufin.runtime.fast_bert import FastBert, supports
+from mufin.runtime.onednn import fast_dtype
 
 TOGETHER = 512  # texts at most that go through the network at a time
 TOKENS = 1 << 14  # the same, padding counted, on a CPU
@@ -73,7 +73,7 @@ class TextEncoder(nn.Module):
             call = partial(self.network, input_ids=ids, attention_mask=torch.ones_like(ids))
             self.cut.check(call, lambda output: output.last_hidden_state)
         lighten(self.network)
-        self.packed: PackedBert | None = None
+        self.packed: FastBert | None = None
         told = settings.case and settings.train_layers == "all"
         self.case = tokens_of_case(self.tokenizer) if told else []
         self.places = _places(config, self.cut.embeddings)
@@ -83,9 +83,11 @@ class TextEncoder(nn.Module):
             )
 
     def pack(self, dtype: torch.dtype = torch.float32) -> bool:
-        """Predict on a processor by a faster layout of the same weights, until they are trained again."""
-        if next(self.network.parameters()).device.type == "cpu" and PackedBert.serves(self.network):
-            self.packed = PackedBert(self.network, dtype)
+        """Predict on a CPU by a faster layout of the same weights, until they are trained again."""
+        config: Any = self.network.config
+        weight = next(self.network.parameters())
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and supports(config.to_dict()):
+            self.packed = FastBert(config.to_dict(), self.network.state_dict(), dtype)
         return self.packed is not None
 
     def train(self, mode: bool = True) -> TextEncoder:
@@ -104,7 +106,7 @@ class TextEncoder(nn.Module):
 
     def fingerprint(self) -> str:
         """What the frozen outputs depend on beside the texts themselves."""
-        words = _words(self.tokenizer)
+        words = hash_of_rules(_rules(self.tokenizer))
         case = "-case" if self.case else ""
         return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}{case}"
 
@@ -268,13 +270,16 @@ def _places(config: Any, embeddings: nn.Module) -> int | None:
     return places - padding - 1 if places is not None and padding is not None else places
 
 
-def _words(tokenizer: Any) -> str:
-    """A hash of what turns texts into numbers: token ids mean nothing under another vocabulary."""
+def _rules(tokenizer: Any) -> dict[str, Any]:
+    """What turns texts into numbers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = {"vocabulary": tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
-    for state in ("truncation", "padding"):  # what the last call asked for: it changes nothing here
-        rules.pop(state, None)
-    return hashlib.blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=6).hexdigest()
+    return {"vocabulary": tokenizer.get_vocab()} if backend is None else dict(json.loads(backend.to_str()))
+
+
+def hash_of_rules(rules: dict[str, Any]) -> str:
+    """A hash of a tokenizer: token ids mean nothing under another vocabulary."""
+    lasting = {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")}
+    return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from mufin.config import Vision
 from mufin.data.loading import Loaded, loaded
 from mufin.encode.checkpoints import load_transformer, stored_transformer
-from mufin.encode.folded import fold, folds
 from mufin.encode.network import Cut, Lite0
 from mufin.errors import ConfigError, EncoderError, PictureError
 from mufin.ragged import Ragged, offsets_of
@@ -41,7 +40,7 @@ class VisionEncoder(nn.Module):
         self.depth = settings.train_layers
         name = str(folder or settings.model)
         if settings.model == "offline":
-            self.network: nn.Module = Lite0(pretrained=folder is None)
+            self.network: nn.Module = Lite0(pretrained=True) if folder is None else Lite0.stored()
             self.mean, self.std, self.width = [127.0] * 3, [128.0] * 3, Lite0.width
             self.size = settings.size or 224
         else:
@@ -128,10 +127,11 @@ class VisionEncoder(nn.Module):
         """The network of which nothing is trained: on a processor by a faster layout of the same weights."""
         if not isinstance(self.network, Lite0) or next(self.network.parameters()).device.type != "cpu":
             return self.network
-        if folds(self.network):  # a model that is served
+        if self.network.is_folded:  # a model that only predicts
             return self.network
         if not self.folded:
-            fold(copy := deepcopy(self.network))
+            copy = deepcopy(self.network)
+            copy.fold()
             self.folded.append(copy)  # whole, for whoever looks from another thread
         return self.folded[0]
 

@@ -18,6 +18,7 @@ from mufin.evaluate.baselines import popularity, tfidf_neighbours
 from mufin.evaluate.score import DEPTH, predict
 from mufin.progress import Progress
 from mufin.ragged import Ints
+from mufin.store import load
 from mufin.train.fit import fit
 
 METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")
@@ -47,8 +48,9 @@ class Demo:
 def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress) -> Demo:
     """Train on `train` into `out`, and evaluate the model and the baselines on `test`."""
     started = time.perf_counter()
-    model = fit(catalogue, config, out, quiet=progress.quiet)
+    fit(catalogue, config, out, quiet=progress.quiet)
     seconds = time.perf_counter() - started
+    model = load(out, config.run.device)  # measured as it will be used
     train, test = catalogue.split("train"), catalogue.split("test")
     predictions = predict(model, catalogue, test, DEPTH, progress)
     progress.say("Baselines …")

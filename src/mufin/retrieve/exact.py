@@ -12,14 +12,15 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.errors import UsageError
-from mufin.onednn import can_pack, pack, product
 from mufin.ragged import Ints
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.shortlist import Eligible, Shortlist, checked, collect, eligible, merged
+from mufin.runtime.onednn import can_pack, pack, product
 
 SCORES = 2**25  # scores held at a time: 128 MB
 GATHERED = 2**19  # numbers gathered at a time when a few entries are scored: they stay in the cache
 FEW = 32  # queries that a packed index is for
+OFTEN = 4  # batches of so few queries before it is packed
 GROUP = 16  # columns in a group, at most: wider maxima are slower to take
 SELECTIVE = 0.25  # below this share of allowed labels only their entries are scored, at the cost of a copy
 
@@ -30,14 +31,21 @@ class ExactIndex:
     def __init__(self, entries: Entries) -> None:
         self.parts = [entries]  # what it was made with, and then what was added
         self.layout: Tensor | None = None  # the vectors of the first part, laid out for a few queries
+        self.asked = 0  # batches of a few queries so far
         self.n_labels = entries.n_labels
         self.one_each = bool((entries.labels[1:] > entries.labels[:-1]).all())
 
-    def pack(self) -> None:
-        """Answer a few queries on a processor in half the time, for one more copy of the vectors."""
+    def _laid_out(self) -> Tensor | None:
+        """The vectors in the layout of a CPU's products, once a few queries have come.
+
+        They then take half the time, for one more copy of the vectors; a single query would not pay for it.
+        """
         first = self.parts[0].vectors
-        if first.device.type == "cpu" and first.dtype == torch.float32 and len(first) and can_pack():
+        self.asked += 1
+        fits = first.device.type == "cpu" and first.dtype == torch.float32 and len(first) > 0
+        if self.layout is None and self.asked > OFTEN and fits and can_pack():
             self.layout = pack(first, FEW)
+        return self.layout
 
     @property
     def n_entries(self) -> int:
@@ -96,10 +104,9 @@ class ExactIndex:
         for part in self.parts:
             for block in part.vectors.split(max(1, SCORES // len(queries))):
                 whole = start == 0 and len(block) == len(part) and len(queries) <= FEW
-                if self.layout is not None and whole:
-                    scores, place = top(product(queries, self.layout), n)
-                else:
-                    scores, place = top(products(queries, block), n)
+                layout = self._laid_out() if whole else None
+                found = products(queries, block) if layout is None else product(queries, layout)
+                scores, place = top(found, n)
                 best, where = torch.cat([best, scores], 1), torch.cat([where, place + start], 1)
                 if start:  # best of the blocks before and best of this one
                     best, order = best.topk(min(n, best.shape[1]), dim=1)

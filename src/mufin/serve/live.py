@@ -21,7 +21,6 @@ from mufin.lock import writing
 from mufin.model import Mufin
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import Listing
-from mufin.serve.packing import pack_indexes
 from mufin.serve.problem import Problem
 from mufin.store import adopted, save_labels
 
@@ -119,7 +118,6 @@ class Live:
         except ModelError as error:
             log.error("%s", error)
             raise Problem(409, "the model folder now holds another model; restart the service") from None
-        pack_indexes(fresh)
         self.state = self._state(fresh)
 
     def _state(self, model: Mufin) -> State:

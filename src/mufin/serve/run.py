@@ -18,19 +18,18 @@ from mufin.heap import settle
 from mufin.serve.app import build_app
 from mufin.serve.connections import Connection, Door, room
 from mufin.serve.limits import Settings
-from mufin.serve.packing import pack
 from mufin.serve.service import Service
 from mufin.store import load
 
 GRACE = 15  # seconds to finish requests after the signal to stop
 
 
-def build_service(folder: Path, catalogue: Path | None, settings: Settings) -> Service:
+def build_service(folder: Path, catalogue: Path | None, settings: Settings, exact: bool = False) -> Service:
     """Return the service of a model folder."""
     settle()
     beside = None if catalogue is None else Catalogue.read(catalogue)
-    model = load(folder, "cpu")
-    pack(model)
+    model = load(folder, "cpu", exact)
+    model.embedder.only_embeds()
     return Service(model, folder, beside, settings)
 
 

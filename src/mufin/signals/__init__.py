@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mufin.config import Config
+from mufin.encode.checkpoints import Layout
 from mufin.signals.base import Signal
 from mufin.signals.classifier import Classifier
 from mufin.signals.memory import Memory
@@ -17,7 +16,7 @@ from mufin.signals.words import Words
 SIGNALS: list[type[Signal]] = [Similarity, Classifier, Memory, Words, Titles, Pretrained]
 
 
-def signals_of(config: Config, layout: Path | None = None) -> tuple[Signal, ...]:
+def signals_of(config: Config, layout: Layout | None = None) -> tuple[Signal, ...]:
     """The signals that these settings ask for, before training."""
     made = (kind.of(config, layout) for kind in SIGNALS)
     return tuple(signal for signal in made if signal is not None)

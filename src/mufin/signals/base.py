@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features, Groups
 from mufin.errors import ModelError
 from mufin.folder import AGAIN
@@ -152,7 +153,7 @@ class Signal:
     network: nn.Module | None = None  # weights that it brings, stored with the model's other networks
 
     @classmethod
-    def of(cls, config: Config, layout: Path | None = None) -> Self | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Self | None:
         """The signal before training, None if the settings leave it out; `layout` as in `Embedder`."""
         return cls()
 
@@ -200,9 +201,6 @@ class Signal:
     def point_vectors(self) -> Tensor | None:
         """x̂¹ (M, D) of the remembered points, if it keeps them."""
         return None
-
-    def pack(self) -> None:
-        """Lay out what it runs for fast prediction on a CPU; it cannot be saved afterwards."""
 
     # -- on disk -----------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.config import Memory as Settings
+from mufin.encode.checkpoints import Layout
 from mufin.ragged import Ints
 from mufin.retrieve.approximate import ApproximateIndex, sample
 from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
-from mufin.retrieve.exact import ExactIndex
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.signals.votes import given, strength, tallied
 from mufin.tensors import Tensors
@@ -34,7 +34,7 @@ class Memory(Signal):
     keys: Tensor  # (M, D) unit rows: x̂¹ of the remembered points
 
     @classmethod
-    def of(cls, config: Config, layout: Path | None = None) -> Memory | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Memory | None:
         if not config.memory.neighbours:
             return None
         return cls(config.memory, torch.zeros(0, config.embed.dim))
@@ -92,10 +92,6 @@ class Memory(Signal):
 
     def point_vectors(self) -> Tensor:
         return self.keys
-
-    def pack(self) -> None:
-        if isinstance(self.index, ExactIndex):
-            self.index.pack()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield "keys", self.keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,10 +11,11 @@ from torch.nn import functional as F
 
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.encode.checkpoints import Layout
+from mufin.encode.fast_text import FastTextEncoder
 from mufin.encode.features import Advance, Features, first_text, first_text_of
-from mufin.encode.packed import pack_products
+from mufin.encode.forms import text_encoder
 from mufin.encode.text import TextEncoder
-from mufin.onednn import fast_dtype
 from mufin.ragged import Ints
 from mufin.rows import DenseRows
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
@@ -35,17 +35,17 @@ class Pretrained(Signal):
     columns = (Column("pretrained similarity", scale=20.0),)
 
     labels: DenseRows  # (L, H)
-    network: TextEncoder | None = None  # E⁰ where the model's encoder is trained
+    network: TextEncoder | FastTextEncoder | None = None  # E⁰ where the model's encoder is trained
 
     @classmethod
-    def of(cls, config: Config, layout: Path | None = None) -> Pretrained | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Pretrained | None:
         if not config.text.pretrained_similarity:
             return None
-        network = None
+        network: TextEncoder | FastTextEncoder | None = None
         early = config.embed.fusion == "early" and config.modalities != "text"
         if config.text.train_layers != 0 or early:  # else the frozen outputs are at hand
             frozen = config.text.model_copy(update={"train_layers": 0, "case": False})
-            network = TextEncoder(frozen, layout and layout / "text").eval()
+            network = text_encoder(frozen, layout).eval()
         return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)
 
     def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> DenseRows:
@@ -72,10 +72,6 @@ class Pretrained(Signal):
     def to(self, device: torch.device) -> Pretrained:
         network = None if self.network is None else self.network.to(device)
         return Pretrained(self.labels.to(device), network)
-
-    def pack(self) -> None:
-        if self.network is not None and not self.network.pack(fast_dtype()):
-            pack_products(self.network.network)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield "labels", self.labels.values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features
 from mufin.encode.words import TITLES, title_words
 from mufin.ragged import Ints, ranges
@@ -49,7 +49,7 @@ class Titles(Signal):
     title_labels: Lists  # of the M remembered points; of none of them where lists leave nothing out
 
     @classmethod
-    def of(cls, config: Config, layout: Path | None = None) -> Titles | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Titles | None:
         if not config.text.words:
             return None
         nothing = SparseRows.none(TITLES, "set")

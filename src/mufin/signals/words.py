@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from mufin.config import Config
 from mufin.config import Memory as Settings
 from mufin.data.items import Items
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features
 from mufin.encode.words import WIDTH, inverse_frequency, tfidf
 from mufin.ragged import Ints
@@ -41,7 +41,7 @@ class Words(Signal):
     points: SparseRows  # (M, 2¹⁸), none where nobody votes; T of it is stored for a quick first answer
 
     @classmethod
-    def of(cls, config: Config, layout: Path | None = None) -> Words | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Words | None:
         if not config.text.words:
             return None
         nothing = SparseRows.none(WIDTH)

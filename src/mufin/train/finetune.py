@@ -114,7 +114,7 @@ class _Tuner:
 
     def refresh(self, epoch: int) -> None:
         """What is renewed at the beginning of an epoch: outputs of frozen encoders, R_i, the voters."""
-        with self.embedder.hurried():
+        with self.embedder.fast_eval():
             self._refresh(epoch)
 
     def _refresh(self, epoch: int) -> None:

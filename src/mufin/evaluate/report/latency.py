@@ -12,7 +12,7 @@ from mufin.encode.features import Groups
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.figures import Theme, clean_axes
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
-from mufin.inference import at_ease
+from mufin.runtime.inference import inference_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -78,7 +78,7 @@ def _times(data: ReportData, point: int) -> list[float]:
     model = data.model
     items = data.catalogue.items.take(np.array(data.members(point)))
     group = Groups(np.array([0, len(items)]), np.arange(len(items)))
-    with at_ease(model.labels.alive.device):
+    with inference_mode(model.labels.alive.device):
         clock = _Clock(model.labels.alive.device)
         features = model.features(items)
         clock.lap()

@@ -1,4 +1,8 @@
-"""EfficientNet-Lite0 for prediction: batch norms folded into the convolutions before them."""
+"""Convolutions with the batch norm behind them folded in, for networks that only predict.
+
+EfficientNet-Lite0, one image at 128 px on one core: 7.4 to 9.3 ms instead of 9.7 to 12.5; with weights in
+oneDNN's layout, images are encoded 1.5 times as fast.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mufin.encode.network import Lite0
-from mufin.onednn import NOTHING, RELU6, can_pack, convolution, pack_convolution
+from mufin.runtime.onednn import NOTHING, RELU6, can_pack, convolution, pack_convolution
 
 
 class FoldedConvolution(nn.Module):
     """relu6(norm(conv(x))), or without the relu6, as one convolution: w′ = w γ/σ and b′ = β − μ γ/σ."""
 
     def __init__(self, conv: Any, norm: Any, relu: bool) -> None:
+        """`conv` may hold a `static_padding`: zeros at the left, right, top, bottom."""
         super().__init__()
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
         weight = (conv.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
         self.weight = nn.Parameter(weight.detach(), requires_grad=False)
         self.bias = nn.Parameter((norm.bias - norm.running_mean * scale).detach(), requires_grad=False)
         self.stride, self.groups, self.relu = list(conv.stride), int(conv.groups), relu
-        edges = tuple(getattr(conv.static_padding, "padding", (0,)))  # zeros at the left, right, top, bottom
+        edges = tuple(getattr(conv.static_padding, "padding", (0,)))
         even = len(set(edges)) == 1
         self.inside: int = edges[0] if even else 0
         self.outside: tuple[int, ...] = () if even else edges
         self.packs = can_pack()
-        self.layouts: dict[torch.Size, Tensor] = {}  # of the weights, by the shape of what comes in
+        self.layouts: dict[torch.Size, Tensor] = {}  # of the weights, by the shape of the input
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FoldedConvolution:
         return self  # it never changes
@@ -45,24 +49,3 @@ class FoldedConvolution(nn.Module):
         after = RELU6 if self.relu else NOTHING
         layout = self.layouts[x.shape]
         return convolution(x, layout, self.bias, self.stride, self.inside, self.groups, after)
-
-
-def folds(network: Lite0) -> bool:
-    """Whether it is folded already."""
-    return isinstance(network.embeddings, FoldedConvolution)
-
-
-def fold(network: nn.Module) -> None:
-    """Fold a Lite0 in place, which can then predict in half of the time, but not be saved."""
-    if not isinstance(network, Lite0) or folds(network):
-        return
-    for name in ("embeddings", "head"):
-        conv, norm, _ = getattr(network, name)
-        setattr(network, name, FoldedConvolution(conv, norm, relu=True))
-    for layer in network.layers:
-        for name, after in (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")):
-            if hasattr(layer, name):
-                relu = name != "_project_conv"
-                setattr(layer, name, FoldedConvolution(getattr(layer, name), getattr(layer, after), relu))
-                setattr(layer, after, nn.Identity())
-        layer._swish = nn.Identity()

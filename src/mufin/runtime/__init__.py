@@ -1,0 +1,1 @@
+"""What makes prediction and training fast on a device; imports nothing of ours."""
