@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mufin
+from mufin import Catalogue, Config, Mufin, fit, save
 from mufin.version import VERSION
 
 SOURCE = Path(mufin.__file__).parent
@@ -60,10 +61,13 @@ BASE = {*STAGES[0]}
 def test_public_names_are_what_all_says() -> None:
     for name in mufin.__all__:
         assert getattr(mufin, name) is not None
-    assert sorted(mufin.__all__) == sorted(mufin._HOMES)
+    assert sorted({*mufin.__all__} - {"__version__"}) == sorted(mufin._HOMES)
+    assert dir(mufin) == sorted(mufin.__all__)
+    assert mufin.__version__ == VERSION
     namespace: dict[str, object] = {}
     exec("from mufin import *", namespace)
-    assert sorted(name for name in namespace if not name.startswith("__")) == sorted(mufin.__all__)
+    assert {*mufin.__all__} <= namespace.keys()
+    assert {name for name in namespace if not name.startswith("__")} <= {*mufin.__all__}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -71,13 +75,34 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = mufin.fitt
 
 
+def loaded_by(code: str, *arguments: str) -> set[str]:
+    """The modules that a program has imported when it ends."""
+    code += "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    run = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    return {*done.stderr.split()}
+
+
 def test_importing_mufin_does_not_load_torch() -> None:
-    code = (
-        "import sys, mufin; from mufin import Config, Item, MufinError; Config.preset('best');"
-        "print([name for name in ('torch', 'transformers', 'faiss') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    code = "import mufin; from mufin import Config, Item, MufinError; Config.preset('best'); dir(mufin)"
+    assert not loaded_by(code) & {"torch", "transformers", "faiss"}
+    assert not loaded_by("import mufin") & {"torch", "transformers", "numpy", "pydantic", "pyarrow"}
+
+
+def test_help_and_info_do_not_load_torch(tiny_model: Mufin, tmp_path: Path) -> None:
+    save(tiny_model, tmp_path)
+    code = "import sys; from mufin.cli import main; assert main(sys.argv[1:]) == 0"
+    for command in (["--help"], ["info", str(tmp_path)], ["info", str(tmp_path), "--json"]):
+        assert not loaded_by(code, *command) & {"torch", "transformers", "scipy", "faiss"}
+
+
+def test_recommend_does_without_transformers(shop: Catalogue, tiny_config: Config, tmp_path: Path) -> None:
+    """Of a BERT model; nor does it load what takes torch seconds to import."""
+    fit(shop, tiny_config.override(["modalities=text"]), out=tmp_path, quiet=True)
+    code = "import sys; from mufin.cli import main; assert main(sys.argv[1:]) == 0"
+    found = loaded_by(code, "recommend", str(tmp_path), "red circle")
+    assert "torch" in found
+    assert not found & {"transformers", "sympy", "torch._dynamo", "faiss", "pyarrow.dataset", "sklearn"}
 
 
 def test_the_version_is_known_without_an_installed_package() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mufin.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from mufin.config import Config
     from mufin.data.catalogue import Catalogue
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from mufin.store import load, save
     from mufin.train.fit import fit
 
-__all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "fit", "load", "save"]
+__all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "__version__", "fit", "load", "save"]
 
-# Names are imported when they are first used: `mufin --help` does not wait for torch.
+# Names are imported when they are first used: `import mufin` does not wait for torch.
 _HOMES = {
     "Catalogue": "data.catalogue", "Config": "config", "Hit": "hits", "Item": "data.item", "Mufin": "model",
     "MufinError": "errors", "fit": "train.fit", "load": "store", "save": "store",
@@ -31,3 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mufin' has no attribute {name!r}")
     return getattr(import_module(f"mufin.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +43,8 @@ class Attention(nn.Module):
     def weights(self, x: Bag, z: Bag) -> Tensor:
         """How much each row of x looks at each row of z, (..., h, m, n); sums are 1, or 0 if z is empty."""
         if z.values.shape[-2] == 1:  # a single row gets all attention
-            lead = torch.broadcast_shapes(x.values.shape[:-2], z.values.shape[:-2])
+            # NumPy's, since torch's imports sympy
+            lead = np.broadcast_shapes(x.values.shape[:-2], z.values.shape[:-2])
             there = z.mask[..., None, None, :].to(x.values)  # (..., 1, 1, 1)
             return there.expand(*lead, self.heads, x.values.shape[-2], 1)
         query = self.query(x.values).unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, m, d)

@@ -3,42 +3,69 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from mufin.config import Config
+from mufin.errors import ConfigError, ModelError
+from mufin.folder import AGAIN, check_part
+from mufin.manifest import read_facts
 from mufin.presets import PRESETS
 
-if TYPE_CHECKING:
-    from mufin.model import Mufin
 
-
-def describe(folder: Path, model: Mufin) -> dict[str, Any]:
-    """Labels, encoders, settings and size of the model in a folder."""
-    from mufin.store import read_facts  # here: settings can be compared without loading torch
-
-    labels, config = model.labels, model.config
+def describe(folder: Path) -> dict[str, Any]:
+    """Labels, encoders, settings and size of the model in a folder, from its files and without torch."""
+    manifest = read_facts(folder)
+    config = _config(check_part(folder, manifest["parts"]["config.toml"]))
+    has_centroid, alpha, descriptors = _labels(check_part(folder, manifest["parts"]["labels.safetensors"]))
     preset, changed = nearest_preset(config)
     return {
         "model": str(folder),
-        "library": read_facts(folder)["library"],
+        "library": manifest["library"],
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-        "labels": len(labels),
-        "labels_are_items": labels.own_items,
-        "labels_without_centroid": int((~labels.has_centroid).sum()),
-        "descriptors": len(labels.bags.rows),
+        "labels": manifest["labels"],
+        "labels_are_items": manifest["own_items"],
+        "labels_without_centroid": int((~has_centroid).sum()),
+        "descriptors": descriptors,
         "dim": config.embed.dim,
         "modalities": config.modalities,
         "text_encoder": config.text.model,
         "vision_encoder": config.vision.model if config.modalities != "text" else None,
-        "memory": len(model.points),
-        "mixture": model.mixture.stored()["weights"],
-        "alpha": _quantiles(labels.alpha.float().cpu().numpy()),
+        "memory": _points(check_part(folder, manifest["parts"]["points.safetensors"])),
+        "mixture": manifest["mixture"].get("weights", {}),
+        "alpha": _quantiles(alpha.astype(np.float32)),
         "preset": preset,
         "settings": changed,
     }
+
+
+def _config(path: Path) -> Config:
+    try:
+        return Config.read(path)
+    except ConfigError as error:
+        raise ModelError(str(error)) from None
+
+
+def _labels(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
+    """Which labels have a centroid (L,), α (L,), and how many descriptors they have in all."""
+    try:
+        with safe_open(path, framework="np") as file:
+            rows = file.get_slice("bags").get_shape()[0]
+            return file.get_tensor("has_centroid"), file.get_tensor("alpha"), int(rows)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
+
+
+def _points(path: Path) -> int:
+    """How many training points are remembered."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return int(file.get_slice("offsets").get_shape()[0]) - 1
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
 
 
 def nearest_preset(config: Config) -> tuple[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mufin.commands import printing
-from mufin.commands.options import Json, Run, load_model
+from mufin.commands.options import Json, Run
 
 if TYPE_CHECKING:
     from mufin.model import Mufin
@@ -23,7 +23,7 @@ def info(run: Run, json: Json = False) -> None:
     """
     from mufin.describe import describe
 
-    facts = describe(run, load_model(run, "cpu"))
+    facts = describe(run)
     if json:
         printing.show_json(facts)
     else:
