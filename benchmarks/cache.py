@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mufin.data.ragged import Ragged, offsets_of
 from mufin.encode.cache import FeatureCache
-from mufin.ragged import Ragged, offsets_of
 
 WIDTHS = {384: "texts of `fast`", 1280: "images of `fast`", 6072: "images of `best`"}
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from mufin.data.download.addresses import Settings
+from mufin.data.download.catalogue import fetch_folder
 from mufin.data.formats import parquet
-from mufin.fetch.catalogue import fetch_folder
-from mufin.fetch.settings import Settings
 
 DISTINCT_IMAGES = 500  # the others differ from these in a few trailing bytes
 

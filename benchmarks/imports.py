@@ -118,7 +118,7 @@ def make(path: Path, year: str, total: int, distinct: int, bad: int = 0) -> floa
 
 def literal_lines(count: int) -> None:
     """Compare our translation of Python literals with `ast.literal_eval`."""
-    from mufin.data.importers import literal
+    from mufin.data.importers import lines as literal
 
     rng = random.Random(0)
     lines = [repr(product("2014", number, count, rng)).encode() for number in range(count)]

@@ -15,9 +15,8 @@ from scipy.sparse import csr_matrix
 
 from mufin import Catalogue
 from mufin.evaluate.bootstrap import paired
-from mufin.evaluate.calibration import expected_calibration_error
-from mufin.evaluate.per_point import PointMetrics, point_metrics
-from mufin.evaluate.relevant_hits import find_relevant
+from mufin.evaluate.metrics import expected_calibration_error
+from mufin.evaluate.per_point import PointMetrics, find_relevant, point_metrics
 
 KEPT_HITS = 10
 TAIL_FREQUENCY = 5  # a tail label has at most this many training points

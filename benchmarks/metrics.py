@@ -19,7 +19,7 @@ from napkinxc import metrics as napkin
 from scipy.sparse import csr_matrix
 
 from mufin.evaluate import metrics
-from mufin.evaluate.relevant_hits import FloatArray, IntArray
+from mufin.evaluate.per_point import FloatArray, IntArray
 
 
 def make_case(n: int, labels: int, k: int) -> tuple[IntArray, csr_matrix]:

@@ -77,7 +77,8 @@ def limits() -> Row:
 
 def check() -> Row:
     """The kernels against plain torch, and the index against f64 over every entry; stops at a fault."""
-    from mufin.retrieve import kernels, scan
+    from mufin.retrieve import exact_gpu as scan
+    from mufin.retrieve import kernels
 
     free()
     worst = 0.0
@@ -133,7 +134,8 @@ def agree(found: Any, world: World, queries: Tensor, hidden: Any = None, mask: T
 
 def tune() -> Row:
     """How fast is the pass over 9 million entries in each shape of the kernel? The best one stays."""
-    from mufin.retrieve import kernels, scan
+    from mufin.retrieve import exact_gpu as scan
+    from mufin.retrieve import kernels
 
     free()
     world = made("4.5M", 512, DEVICE)
@@ -173,7 +175,7 @@ def tune() -> Row:
 
 def parts_of_a_search() -> Row:
     """Where the time of a search over 9 million entries goes, 512 queries and 1."""
-    from mufin.retrieve import scan
+    from mufin.retrieve import exact_gpu as scan
     from mufin.retrieve.exact import ExactIndex, top
 
     free()
@@ -206,7 +208,7 @@ def parts_of_a_search() -> Row:
 
 def search(sizes: list[str], bounds: Row) -> list[Row]:
     """Exact search alone: every size, 1, 64 and 512 queries."""
-    from mufin.retrieve.scan import ScanIndex
+    from mufin.retrieve.exact_gpu import ScanIndex
 
     rows = []
     for name in sizes:
@@ -233,7 +235,7 @@ def search(sizes: list[str], bounds: Row) -> list[Row]:
 
 def module_two() -> Row:
     """Shortlists of 600,000 points over 303,296 labels, 2.1 million entries, as `train/retrieve.py` asks."""
-    from mufin.retrieve.scan import ScanIndex
+    from mufin.retrieve.exact_gpu import ScanIndex
 
     free()
     world = made("303K", POINTS, DEVICE)

@@ -23,21 +23,20 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from mufin.attention import SelfAttention
 from mufin.config import Config
+from mufin.data.ragged import Ragged
+from mufin.encode.attention import SelfAttention
 from mufin.encode.dropout import Dropout
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
-from mufin.ragged import Ragged
-from mufin.rank.classifiers import Classifiers
-from mufin.rank.ranker import Ranker
+from mufin.rank.ranker import Classifiers, Ranker
 from mufin.retrieve.shortlist import Shortlist
-from mufin.train.batches import shuffled
-from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import _Tuner
-from mufin.train.networks import Networks
+from mufin.train.loop import Context, seeded
 from mufin.train.pretrain import _Siamese
+from mufin.train.sampling import shuffled
+from mufin.train.transfer import Networks
 
 N, DIM, WIDTH, PER_POINT = 4000, 32, 384, 8
 

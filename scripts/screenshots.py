@@ -36,9 +36,8 @@ def served(model: Path) -> Iterator[str]:
     """The address of a service on a copy of the model: the map it keeps must not change the original."""
     import uvicorn
 
-    from mufin.serve.app import build_app
-    from mufin.serve.limits import Settings
-    from mufin.serve.run import build_service, listen
+    from mufin.serve.app import build_app, build_service, listen
+    from mufin.serve.schemas import Settings
 
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "demo")

@@ -63,9 +63,8 @@ def serving(
     """Serve a copy of the model on a port of its own, with these settings; gives the address."""
     import uvicorn
 
-    from mufin.serve.app import build_app
-    from mufin.serve.limits import Settings
-    from mufin.serve.run import build_service, listen
+    from mufin.serve.app import build_app, build_service, listen
+    from mufin.serve.schemas import Settings
 
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 

@@ -39,9 +39,8 @@ def client_of(model: Path, catalogue: Path | None = None, **settings: Any) -> It
     """A service in this process, as a client sees it."""
     from starlette.testclient import TestClient
 
-    from mufin.serve.app import build_app
-    from mufin.serve.limits import Settings
-    from mufin.serve.run import build_service
+    from mufin.serve.app import build_app, build_service
+    from mufin.serve.schemas import Settings
 
     service = build_service(model, catalogue, Settings(**settings))
     address = "http://127.0.0.1" if settings.get("local", True) else "http://shop.example"
@@ -60,8 +59,8 @@ def listening(model: Path, door: Door, **settings: Any) -> Iterator[uvicorn.Serv
     """A service in this process behind a true socket; its port is `server.port`."""
     import threading
 
-    from mufin.serve.limits import Settings
-    from mufin.serve.run import build_service, listen, server_of
+    from mufin.serve.app import build_service, listen, server_of
+    from mufin.serve.schemas import Settings
 
     server = server_of(build_service(model, None, Settings(**settings)), door)
     with listen("127.0.0.1", 0) as listener:

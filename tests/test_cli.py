@@ -258,7 +258,7 @@ def test_predict_a_split_and_all_labels(shell: Shell, run: Path, shop: Path, tmp
 def test_predict_a_file_as_recommend_does(
     shell: Shell, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mufin.bulk.BLOCK", 2)
+    monkeypatch.setattr("mufin.model.bulk.BLOCK", 2)
     texts = ["red stool", "blue desk", "", "black lamp", "green"]
     items, output = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
     items.write_text("".join(json.dumps({"id": str(i), "texts": [t]}) + "\n" for i, t in enumerate(texts)))

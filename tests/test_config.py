@@ -10,9 +10,9 @@ import tomli_w
 
 from mufin import Config, MufinError
 from mufin.config import VERSION
-from mufin.describe import differences
+from mufin.config_checks import toml_value
 from mufin.errors import ConfigError
-from mufin.faults import toml_value
+from mufin.model.info import differences
 from mufin.presets import PRESETS, VARIANTS
 
 

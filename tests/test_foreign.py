@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.errors import ModelError, MufinError, UsageError
-from mufin.folder import file_hash, text_of
+from mufin.files.folder import file_hash, text_of
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
 from mufin.signals.compatibility import Compatibility

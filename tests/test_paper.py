@@ -11,13 +11,12 @@ import torch
 from scipy.sparse import csr_matrix
 
 from mufin import Config, Item
-from mufin.attention import Attention, CrossAttention, SelfAttention
-from mufin.bag import Bag, PackedBags
+from mufin.data.relation import Relation
+from mufin.encode.attention import Attention, CrossAttention, SelfAttention
+from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.rank.classifiers import Classifiers
-from mufin.rank.ranker import Ranker
-from mufin.relation import Relation
+from mufin.rank.ranker import Classifiers, Ranker
 from mufin.retrieve.entries import Entries, centroids
 from mufin.retrieve.exact import ExactIndex
 from mufin.train.loop import one_cycle

@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
-from mufin.bag import Bag, PackedBags
 from mufin.data.items import Items
+from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.features import Groups
 from mufin.errors import ModelError
 from mufin.evaluate.report import write_report
 from mufin.evaluate.score import evaluate
-from mufin.folder import file_hash, text_of
-from mufin.store import save_labels
+from mufin.files.folder import file_hash, text_of
+from mufin.model.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
 NEW = Item("new", ["zebra", "crossing"], [picture("green", "bar")])

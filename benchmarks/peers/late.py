@@ -16,7 +16,7 @@ from mufin.data.items import Items
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.store import pick_device
+from mufin.model.store import pick_device
 from peers.common import best_columns
 
 ENCODERS = [

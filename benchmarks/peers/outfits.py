@@ -11,8 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue
-from mufin.data.sets import Questions, read_sets
-from mufin.data.split import Split, sparse
+from mufin.data.split import Questions, Split, read_sets, sparse
 from mufin.evaluate.baselines import tfidf
 from mufin.evaluate.metrics import fitb_accuracy
 from peers.common import texts_of

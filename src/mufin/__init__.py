@@ -15,18 +15,25 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.item import Item
     from mufin.errors import MufinError
-    from mufin.hits import Hit
-    from mufin.model import Mufin
-    from mufin.store import load, save
+    from mufin.model.hits import Hit
+    from mufin.model.mufin import Mufin
+    from mufin.model.store import load, save
     from mufin.train.fit import fit
 
 __all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "__version__", "fit", "load", "save"]
 
 # Names are imported when they are first used: `import mufin` does not wait for torch.
 _HOMES = {
-    "Catalogue": "data.catalogue", "Config": "config", "Hit": "hits", "Item": "data.item", "Mufin": "model",
-    "MufinError": "errors", "fit": "train.fit", "load": "store", "save": "store",
-}  # fmt: skip
+    "Catalogue": "data.catalogue",
+    "Config": "config",
+    "Hit": "model.hits",
+    "Item": "data.item",
+    "Mufin": "model.mufin",
+    "MufinError": "errors",
+    "fit": "train.fit",
+    "load": "model.store",
+    "save": "model.store",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,20 @@ from typing import Annotated
 
 import typer
 
-from mufin.commands import ask, bring, compare, keep, make, serve
+from mufin.commands import (
+    check,
+    compare,
+    config,
+    evaluate,
+    fetch_images,
+    import_,
+    info,
+    labels,
+    predict,
+    recommend,
+    serve,
+    train,
+)
 from mufin.errors import MufinError
 from mufin.version import VERSION
 
@@ -25,14 +38,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    make.demo, make.check, make.config, make.train,
-    ask.evaluate, compare.compare, ask.predict, ask.recommend, ask.embed,
-    keep.info, keep.add_labels, keep.remove_labels,
+    train.demo, check.check, config.config, train.train,
+    evaluate.evaluate, compare.compare, predict.predict, recommend.recommend, predict.embed,
+    info.info, labels.add_labels, labels.remove_labels,
     serve.serve,
 ):  # fmt: skip
     app.command()(command)
-app.add_typer(bring.importing, name="import")
-app.command()(bring.fetch_images)
+app.add_typer(import_.importing, name="import")
+app.command()(fetch_images.fetch_images)
 
 
 def _version(wanted: bool) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
-from mufin.data.check_report import CheckReport
+from mufin.data.check_report import CheckReport, Problem
 from mufin.data.item import Item
-from mufin.data.problems import Problem
 
 Folder = Callable[..., Path]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from apart import read_apart
-from mufin.data import safe_json
+from mufin.data.formats import safe_json
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 GOOD = b'{"id": "a"}\n'

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mufin.data.ragged import Ragged
 from mufin.encode import cache
 from mufin.encode.cache import FeatureCache
-from mufin.ragged import Ragged
 
 
 @pytest.fixture(autouse=True)

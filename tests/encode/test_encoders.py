@@ -15,12 +15,12 @@ from torch import Tensor
 
 from made import COLOURS, made_shop, picture
 from mufin import Config, Item, fit, load
-from mufin.config import Text, Vision
 from mufin.data.images import load_pixels
 from mufin.encode.network import Cut, Lite0
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
 from mufin.errors import ConfigError, EncoderError
+from mufin.settings import Text, Vision
 
 Checkpoint = Callable[[str], str]
 TEXTS = ["red desk", "a", "oak table 24 inch with two drawers and a lamp", "x1"]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from made import picture
-from mufin import Config, Item, ragged
+from mufin import Config, Item
+from mufin.data import ragged
 from mufin.data.items import Items
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups, Loader

@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
-from mufin.config import Text
-from mufin.encode import fast_text
+from mufin.encode import fast_forms as fast_text
 from mufin.encode.checkpoints import Layout
 from mufin.encode.embedder import Embedder
-from mufin.encode.fast_text import FastTextEncoder
+from mufin.encode.fast_forms import FastTextEncoder, round_to_bf16, text_encoder
 from mufin.encode.features import Groups
-from mufin.encode.forms import round_to_bf16, text_encoder
 from mufin.encode.text import TextEncoder
 from mufin.encode.vision import VisionEncoder
-from mufin.runtime import packed
+from mufin.runtime import onednn as packed
+from mufin.settings import Text
 
 TEXTS = ["red circle", "Ünïcode ☃ 42", "", "a" * 500, *(f"blue square {i} " * (i % 7) for i in range(90))]
 ASKED = Item(texts=["red circle"])

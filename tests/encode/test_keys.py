@@ -13,13 +13,13 @@ import torch
 
 from made import picture
 from mufin import Config, Item
-from mufin.config import Text
 from mufin.data.items import Items
+from mufin.data.ragged import Ragged
 from mufin.encode.cache import key
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups, extract
 from mufin.encode.text import TextEncoder
-from mufin.ragged import Ragged
+from mufin.settings import Text
 
 
 @pytest.fixture(autouse=True)

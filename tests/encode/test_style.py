@@ -11,10 +11,10 @@ import torch
 
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, fit, load
-from mufin.config import Text
 from mufin.encode.network import Lite0, correlations
-from mufin.encode.stages import Stages
 from mufin.encode.text import TextEncoder
+from mufin.encode.vision import Stages
+from mufin.settings import Text
 
 STAGES = ["vision.model=offline", "vision.size=32", "vision.stages=true", "embed.stages=true"]
 

@@ -15,8 +15,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from mufin import Item
 from mufin.data.items import Items
 from mufin.encode import words
+from mufin.encode.rows import SparseRows
 from mufin.encode.words import HALF, TITLES, WIDTH, count, inverse_frequency, tfidf
-from mufin.rows import SparseRows
 
 TEXTS = ["Oak desk", "oak desk, large", "walnut desk", "red wool scarf", "scarves of wool", "", "机の上"]
 

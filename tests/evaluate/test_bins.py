@@ -15,7 +15,7 @@ from mufin.evaluate.bins import (
     precision_by_category,
     recall_contributions,
 )
-from mufin.evaluate.relevant_hits import find_relevant
+from mufin.evaluate.per_point import find_relevant
 
 
 def long_tail(seed: int, n: int = 400, labels: int = 300) -> csr_matrix:

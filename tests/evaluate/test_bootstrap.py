@@ -9,8 +9,7 @@ from scipy.sparse import csr_matrix, random
 from mufin.errors import UsageError
 from mufin.evaluate import bootstrap, metrics
 from mufin.evaluate.bootstrap import intervals, paired
-from mufin.evaluate.per_point import PointMetrics, point_metrics
-from mufin.evaluate.relevant_hits import find_relevant
+from mufin.evaluate.per_point import PointMetrics, find_relevant, point_metrics
 
 
 def world(n: int = 300, labels: int = 40, seed: int = 0, skill: float = 1.0) -> tuple[np.ndarray, csr_matrix]:

@@ -10,8 +10,8 @@ from scipy.sparse import csr_array, csr_matrix
 
 from mufin.errors import UsageError
 from mufin.evaluate import metrics
-from mufin.evaluate.calibration import calibration_curve, expected_calibration_error
-from mufin.evaluate.relevant_hits import IntArray, find_relevant
+from mufin.evaluate.metrics import calibration_curve, expected_calibration_error
+from mufin.evaluate.per_point import IntArray, find_relevant
 
 KEYS = [
     *("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "R@10", "R@100"),
@@ -95,7 +95,7 @@ def test_mrr_finds_the_first_hit(seed: int) -> None:
 def test_blocks_do_not_change_the_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted, truth = random_case(0)
     whole = find_relevant(predicted, truth)
-    monkeypatch.setattr("mufin.evaluate.relevant_hits._LOOKUP_CELLS", 31)
+    monkeypatch.setattr("mufin.evaluate.per_point._LOOKUP_CELLS", 31)
     parts = find_relevant(predicted, truth)
     assert (whole.rows == parts.rows).all()
     assert (whole.ranks == parts.ranks).all()

@@ -16,9 +16,8 @@ from made import made_shop, picture
 from mufin import Catalogue, Config, Item, Mufin, fit
 from mufin.errors import UsageError
 from mufin.evaluate.report import SECTIONS, check_report, write_report
-from mufin.evaluate.report.adaptation import adaptation_section
 from mufin.evaluate.report.attention import attention_section
-from mufin.evaluate.report.classifiers import alpha_section, classifiers_section
+from mufin.evaluate.report.classifiers import adaptation_section, alpha_section, classifiers_section
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.examples import modalities_section
 from mufin.evaluate.report.figures import truncate

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from mufin import Config
-from mufin.bag import Bag
-from mufin.rank.classifiers import Classifiers, combine
-from mufin.rank.ranker import Concat, Ranker
+from mufin.encode.bag import Bag
+from mufin.rank.ranker import Classifiers, Concat, Ranker, combine
 
 DIM = 16
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mufin.errors import ModelError
-from mufin.retrieve import codes
+from mufin.retrieve import faiss_index as codes
 from mufin.retrieve.approximate import ApproximateIndex, label_recall
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import Entries

@@ -10,8 +10,8 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 from torch import Tensor
 
+from mufin.encode.rows import SparseRows, normalised
 from mufin.retrieve import postings
-from mufin.rows import SparseRows, normalised
 
 Search = Callable[[SparseRows, SparseRows, int], tuple[Tensor, Tensor]]
 WAYS = [postings._one_by_one, postings._all_at_once]  # of a CPU and of a GPU

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
-from mufin.retrieve.scan import GROUP, ScanIndex, group_maxima, member_scores, pack, rounded_queries
+from mufin.retrieve.exact_gpu import GROUP, ScanIndex, group_maxima, member_scores, pack, rounded_queries
 from mufin.retrieve.shortlist import Shortlist
 
 World = Callable[..., Entries]

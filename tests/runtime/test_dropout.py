@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mufin.runtime.dropout import Dropout, lighten
+from mufin.runtime.autograd import Dropout, lighten
 
 
 @pytest.mark.parametrize("p", [0.1, 0.4, 0.9])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mufin.runtime.pages import release
-from mufin.tensors import read_tensors
+from mufin.files.tensors import read_tensors
+from mufin.runtime.memory import release
 
 
 def resident(path: Path) -> int:

@@ -153,7 +153,7 @@ def test_examples_without_a_memory_are_embedded(served: tuple[Path, Path], shop:
 def test_attention_is_similarity_where_there_is_none(served: tuple[Path, Path]) -> None:
     import torch
 
-    from mufin.bag import Bag
+    from mufin.encode.bag import Bag
     from mufin.rank.ranker import Ranker
     from mufin.serve.live import State
     from mufin.serve.routes.explain import attention

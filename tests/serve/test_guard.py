@@ -72,7 +72,7 @@ def test_a_bomb_in_a_gif_with_many_frames_costs_one_frame(client: TestClient) ->
 
 
 def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
-    from mufin.serve.limits import LIMITS
+    from mufin.serve.schemas import LIMITS
 
     assert_problem(ask(client, {"texts": ["x" * (LIMITS.text_chars + 1)]}), 422, "items.0.texts.0")
     assert_problem(ask(client, {"texts": ["x"] * (LIMITS.texts + 1)}), 422)

@@ -19,9 +19,8 @@ CASES = 2000
 @pytest.fixture
 def address(model_folder: Path, served: tuple[Path, Path]) -> Iterator[str]:
     """A real server in a thread of this process."""
-    from mufin.serve.app import build_app
-    from mufin.serve.limits import Settings
-    from mufin.serve.run import build_service, listen
+    from mufin.serve.app import build_app, build_service, listen
+    from mufin.serve.schemas import Settings
 
     listener = listen("127.0.0.1", 0)
     app = build_app(build_service(model_folder, served[1], Settings()))

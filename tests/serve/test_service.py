@@ -177,7 +177,7 @@ def test_clusters_have_names_of_their_own_words() -> None:
 
 
 def test_lines_of_the_log() -> None:
-    from mufin.serve.log import Human, Json
+    from mufin.serve.metrics import Human, Json
 
     facts = {"method": "GET", "path": "/v1/\x1b[31mlabels\n", "status": 404, "ms": 1.5, "client": "127.0.0.1"}
     record = logging.makeLogRecord({"msg": "x", "levelname": "INFO", **facts})

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from mufin import Item, load, lock, save
+from mufin import Item, load, save
 from mufin.errors import BusyError, ModelError
-from mufin.folder import named
-from mufin.store import changing
+from mufin.files import lock
+from mufin.files.folder import named
+from mufin.model.store import changing
 from serving import Process
 
 ROUNDS = int(os.environ.get("MUFIN_ROUNDS", "5"))
@@ -33,7 +34,7 @@ import sys
 from pathlib import Path
 from mufin import Item, load, save
 from mufin.errors import ModelError
-from mufin.store import changing
+from mufin.model.store import changing
 
 for line in sys.stdin:
     what, id, folder = line.rstrip("\\n").split("\\t")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from made import picture
-from mufin import Item, Mufin, load, lock, save
-from mufin.store import changing
+from mufin import Item, Mufin, load, save
+from mufin.files import lock
+from mufin.model.store import changing
 from serving import Process, base64_of, encoded
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import torch
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
-from mufin.data.sets import Questions
+from mufin.data.split import Questions
 from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.evaluate.score import answer
-from mufin.signals.compatibility import START, Compatibility, Side, View
-from mufin.signals.pairs import FLOOR, WIDTH, Pairs
-from mufin.zeroshot import parts, scores
+from mufin.model.untrained import parts, scores
+from mufin.signals.compatibility import FLOOR, START, WIDTH, Compatibility, Pairs, Side, View
 
 rng = np.random.default_rng(5)
 

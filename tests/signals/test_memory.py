@@ -10,14 +10,13 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
-from mufin.bag import PackedBags
+from mufin.encode.bag import PackedBags
 from mufin.errors import UsageError
-from mufin.labels import Labels
+from mufin.model.labels import Labels
 from mufin.retrieve.lists import Lists, bounded
 from mufin.signals.base import Candidates, Known, Query
-from mufin.signals.candidates import unique
-from mufin.signals.memory import Memory
-from mufin.signals.votes import given
+from mufin.signals.evidence import unique
+from mufin.signals.memory import Memory, given
 from mufin.signals.words import Words
 
 
@@ -107,7 +106,7 @@ def test_candidates_do_not_depend_on_who_is_asked_together(
 ) -> None:
     query = remembering.query(remembering.features(shop.items))
     labels, evidence = remembering.candidates(query)
-    monkeypatch.setattr("mufin.model.CHUNK", 1)
+    monkeypatch.setattr("mufin.model.mufin.CHUNK", 1)
     alone, alone_evidence = remembering.candidates(query)
     for row in range(len(query)):
         together = labels[row][labels[row] >= 0].tolist()

@@ -11,9 +11,9 @@ import torch
 from mufin import Catalogue, Config, Item, fit, load
 from mufin.data.items import Items
 from mufin.encode.embedder import Embedder
-from mufin.rows import DenseRows
+from mufin.encode.rows import DenseRows
+from mufin.signals.evidence import read
 from mufin.signals.pretrained import Pretrained
-from mufin.signals.reading import read
 
 ITEMS = Items.of(
     [Item("a", ["oak desk", "heavy"]), Item("b"), Item("c", ["oak desk"]), Item("d", ["", "red chair"])]

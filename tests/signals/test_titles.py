@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.data.items import Items
+from mufin.encode.rows import SparseRows
 from mufin.encode.words import TITLES, title_words
-from mufin.rows import SparseRows
 from mufin.signals.titles import Titles, left_out, named, named_pairs
 
 THINGS = ("arrow", "moon", "cat", "wheel")

@@ -15,12 +15,12 @@ import mufin.signals
 from browsing import executable
 from mufin import Catalogue, Config, Item, Mufin, fit, load
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.encode.features import Advance, Features
-from mufin.ragged import Ints
-from mufin.rows import DenseRows
+from mufin.encode.rows import DenseRows
+from mufin.files.tensors import Tensors
 from mufin.serve.connections import Door
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.tensors import Tensors
 from serving import client_of, listening
 
 

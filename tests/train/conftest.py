@@ -13,13 +13,11 @@ from mufin.encode.embedder import Embedder
 from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
-from mufin.train.context import Context
 from mufin.train.data import TrainingData
 from mufin.train.fit import seed_everything, training_data
-from mufin.train.loop import Journal
-from mufin.train.networks import Networks
+from mufin.train.loop import Context, Journal
 from mufin.train.retrieve import retrieve
-from mufin.train.transfer import transfer
+from mufin.train.transfer import Networks, transfer
 
 QUIET = Progress(quiet=True)
 

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 from mufin import Catalogue, Config, Item, fit
-from mufin.bag import Bag
-from mufin.relation import Relation
-from mufin.train.batches import clustered, shuffled
-from mufin.train.caching import CachedBags
-from mufin.train.context import seeded
+from mufin.data.relation import Relation
+from mufin.encode.bag import Bag
 from mufin.train.finetune import finetune
+from mufin.train.loop import CachedBags, seeded
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
-from mufin.train.sampling import ShortlistNegatives
+from mufin.train.sampling import ShortlistNegatives, clustered, shuffled
 from mufin.train.votes import FLOOR, Votes
 
 

@@ -14,22 +14,22 @@ from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from mufin import Catalogue, Item
-from mufin.config import Config, Finetune, Pretrain
+from mufin.config import Config
 from mufin.data.items import Items
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.errors import UsageError
 from mufin.progress import Progress
+from mufin.settings import Finetune, Pretrain
 from mufin.train import finetune as module_iv
 from mufin.train import loop as loops
-from mufin.train.batches import shuffled
-from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
 from mufin.train.fit import training_data
-from mufin.train.loop import Loop, epochs_to_validate
+from mufin.train.loop import Context, Loop, epochs_to_validate, seeded
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
+from mufin.train.sampling import shuffled
 from mufin.train.validate import hold_out, precision_at_1
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from mufin.relation import Relation
+from mufin.data.relation import Relation
 from mufin.retrieve.shortlist import Shortlist
-from mufin.train.context import seeded
+from mufin.train.loop import seeded
 from mufin.train.sampling import ShortlistNegatives, hard_pairs, shared_labels
 
 

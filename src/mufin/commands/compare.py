@@ -25,7 +25,7 @@ from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.evaluate.compare import Comparison
-    from mufin.model import Mufin
+    from mufin.model.mufin import Mufin
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5", "AUC", "MRR")
 

@@ -10,7 +10,7 @@ import typer
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
-    from mufin.model import Mufin
+    from mufin.model.mufin import Mufin
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained model.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue.")]
@@ -65,7 +65,7 @@ Device = Annotated[
 
 def load_model(run: Path, device: str = "auto", exact: bool = False) -> Mufin:
     """The model in a folder."""
-    from mufin.store import load
+    from mufin.model.store import load
 
     return load(run, device, exact)
 

@@ -113,7 +113,7 @@ def show_demo(found: Demo) -> None:
 
 
 def show_facts(facts: dict[str, Any]) -> None:
-    """What `mufin.describe` found, to be read by people."""
+    """What `mufin.model.info` found, to be read by people."""
     alpha = facts["alpha"]
     same = " (the items themselves)" if facts["labels_are_items"] else ""
     lines = {

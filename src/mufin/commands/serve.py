@@ -51,11 +51,11 @@ def serve(
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and faiss start any
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from mufin.serve.limits import Settings
-    from mufin.serve.log import set_up
+    from mufin.serve.app import build_service, listen
+    from mufin.serve.app import run as answer
+    from mufin.serve.metrics import set_up
     from mufin.serve.middleware import is_loopback
-    from mufin.serve.run import build_service, listen
-    from mufin.serve.run import run as answer
+    from mufin.serve.schemas import Settings
 
     local = is_loopback(host)
     settings = Settings(

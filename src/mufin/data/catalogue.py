@@ -17,9 +17,17 @@ from mufin.data.formats import files
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS
 from mufin.data.item import Item
-from mufin.data.items import Items, Modality, first_rows
-from mufin.data.sets import Questions, leave_one_out, read_blanks, read_questions, read_sets
-from mufin.data.split import Split, excluded_pairs, read_split
+from mufin.data.items import Items, Modality, check_ids
+from mufin.data.split import (
+    Questions,
+    Split,
+    excluded_pairs,
+    leave_one_out,
+    read_blanks,
+    read_questions,
+    read_sets,
+    read_split,
+)
 from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, UsageError
 
@@ -109,7 +117,7 @@ class Catalogue:
         """Import a data set of the Extreme Classification repository."""
         from mufin.data.importers.xc import read_xc
 
-        return read_xc(Path(folder))
+        return read_xc(cls, Path(folder))
 
     @classmethod
     def from_polyvore(
@@ -118,7 +126,7 @@ class Catalogue:
         """Import Polyvore Outfits: train on `from_sets("train_outfits", "one")`, answer `fitb_test`."""
         from mufin.data.importers.polyvore import read_polyvore
 
-        return read_polyvore(Path(folder), variant, descriptions)
+        return read_polyvore(cls, Path(folder), variant, descriptions)
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
@@ -126,15 +134,15 @@ class Catalogue:
         from mufin.data.importers.table import read_tables
         from mufin.data.importers.tabular import Columns
 
-        return read_tables([Path(source) for source in sources], Columns(**columns))
+        return read_tables(cls, [Path(source) for source in sources], Columns(**columns))
 
     @classmethod
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
         """Import a Hugging Face dataset, a mapping of splits, or a saved folder; see `from_table`."""
-        from mufin.data.importers.dataset import read_dataset
+        from mufin.data.importers.table import read_dataset
         from mufin.data.importers.tabular import Columns
 
-        return read_dataset(source, Columns(**columns))
+        return read_dataset(cls, source, Columns(**columns))
 
     def write(self, folder: str | Path, format: Format = "parquet") -> None:
         """Write everything to a new folder, which appears only when it is complete.
@@ -256,17 +264,6 @@ def read_items(path: Path) -> Items:
     items = Items.from_file(files.read(path, "items"), path)
     check_ids(items.ids, Part(path.stem, "items", path))
     return items
-
-
-def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
-    """Raise an error that names the first missing or repeated id."""
-    if ids.null_count:
-        raise part.error("missing id; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
-    repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
-    if len(repeated):
-        row = int(repeated[0])
-        message = f"id {ids[row].as_py()!r} is not unique ({len(repeated):,} duplicates in all); change it"
-        raise part.error(message, row)
 
 
 def _with_unique_ids(items: Iterable[Item], name: str) -> Items:

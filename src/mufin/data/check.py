@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from mufin.data.check_report import CheckReport, SplitCounts
+from mufin.data.check_report import CheckReport, Problem, SplitCounts
 from mufin.data.check_table import CheckedTable, load_table
 from mufin.data.formats import files, jsonl, parquet
 from mufin.data.formats.schema import kind_of
 from mufin.data.images import open_picture
 from mufin.data.items import Items, first_rows
 from mufin.data.pictures import Encoded
-from mufin.data.problems import Problem
 from mufin.errors import MufinError, PictureError
 
 LONG_TEXT = 10_000  # characters; encoders read only the first few dozen words

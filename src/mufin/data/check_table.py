@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mufin.data.check_report import MAX_EXAMPLES, Problem, Severity
+from mufin.data.decoding import REMEDY, leaving
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.schema import Kind, canonical, empty_lists, flatten, same_text
 from mufin.data.items import Items
-from mufin.data.paths import REMEDY, leaving
-from mufin.data.problems import MAX_EXAMPLES, Problem, Severity
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""Encoded images: which files are read, which formats are decoded, and how much memory decoding may take.
-
-Every image file is read by `read_file`, and every image is opened by `open_encoded`.
-"""
+"""Encoded images: which files and formats are opened, and how much memory decoding may take."""
 
 from __future__ import annotations
 
@@ -14,9 +11,38 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Lock
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from PIL import Image
 
+from mufin.data.formats.schema import flatten
 from mufin.errors import PictureError
+
+LEAVING = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # absolute on any operating system, or with a ".."
+REMEDY = "copy the image into the folder, or import the table with `mufin import table … --images-dir DIR`"
+
+
+def leaving(images: pa.ChunkedArray) -> list[tuple[int, str]]:
+    """Return (row, path) of the first path per row that is absolute or has a `..`; opens no file."""
+    if not pa.types.is_string(images.type.value_type):
+        return []
+    offsets, flat = flatten(images)
+    at = np.flatnonzero(pc.match_substring_regex(flat, LEAVING).to_numpy())
+    rows, first = np.unique(np.searchsorted(offsets, at, side="right") - 1, return_index=True)
+    return [(int(row), flat[int(place)].as_py()) for row, place in zip(rows, at[first], strict=True)]
+
+
+def inside(path: Path, folder: str) -> Path:
+    """Return the path if it stays inside the folder (a real path) after following symbolic links."""
+    try:
+        real = os.path.realpath(path)
+    except ValueError:  # a NUL in the name; opening the file reports it
+        return path
+    if not os.path.normcase(real).startswith(os.path.normcase(folder).rstrip(os.sep) + os.sep):
+        raise PictureError(f"leads out of {folder}; {REMEDY}", path)
+    return path
+
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows 40 more; one starts Ghostscript
 FILE_BYTES = 64 << 20  # of an image file

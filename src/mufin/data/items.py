@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mufin.data.decoding import REMEDY, leaving
 from mufin.data.formats import parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
 from mufin.data.images import in_memory, read_bytes
 from mufin.data.item import Item
-from mufin.data.paths import REMEDY, leaving
 from mufin.data.pictures import (
     DecodedPictures,
     Encoded,
@@ -198,3 +198,14 @@ def _pictures(rows: list[tuple[Picture, ...]], stored: bool) -> Pictures:
         encoded = [[read_bytes(picture) for picture in row] for row in rows]
         return HeldPictures(pa.chunked_array([encoded], PICTURES))
     return DecodedPictures([tuple(map(in_memory, row)) for row in rows])
+
+
+def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
+    """Raise an error that names the first missing or repeated id."""
+    if ids.null_count:
+        raise part.error("missing id; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
+    repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))
+    if len(repeated):
+        row = int(repeated[0])
+        message = f"id {ids[row].as_py()!r} is not unique ({len(repeated):,} duplicates in all); change it"
+        raise part.error(message, row)

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mufin.data.decoding import inside
 from mufin.data.formats.parquet import explained
 from mufin.data.formats.schema import canonical
-from mufin.data.paths import inside
 
 if TYPE_CHECKING:
     import PIL.Image

@@ -21,7 +21,7 @@ from mufin.data.images import open_picture, read_bytes, suffix_of
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, NoPictures
 from mufin.errors import CatalogueError, PictureError, UsageError
-from mufin.temporary import beside
+from mufin.files.folder import beside
 
 Format = Literal["parquet", "jsonl"]
 TEST_SIZE = 64  # pixels; JPEGs decode faster at a fraction of their size

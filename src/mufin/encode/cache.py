@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mufin.data.decoding import read_file
+from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
 from mufin.encode.shard import DamagedError, Held, Keys, Source, Stored
 from mufin.errors import PictureError
-from mufin.ragged import Ints, Ragged, offsets_of, ranges
 
 SHARD = 4096  # descriptors; also the most that a killed run computes again
 PORTION = 256  # descriptors that are prepared together

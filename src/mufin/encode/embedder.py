@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mufin.attention import FeedForward, SelfAttention, Sum
-from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.data.ragged import Ragged
+from mufin.encode.attention import FeedForward, SelfAttention, Sum
+from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.checkpoints import Layout
+from mufin.encode.fast_forms import accelerate, text_encoder
 from mufin.encode.features import (
     Advance,
     Batch,
@@ -27,14 +29,11 @@ from mufin.encode.features import (
     extract,
     silent,
 )  # fmt: skip
-from mufin.encode.forms import accelerate, text_encoder
 from mufin.encode.joint import Joint
 from mufin.encode.network import Lite0
-from mufin.encode.stages import Stages
 from mufin.encode.text import WIDE, TextEncoder
-from mufin.encode.vision import VisionEncoder
-from mufin.ragged import Ragged
-from mufin.runtime.dropout import Dropout
+from mufin.encode.vision import Stages, VisionEncoder
+from mufin.runtime.autograd import Dropout
 from mufin.runtime.onednn import fast_dtype
 
 

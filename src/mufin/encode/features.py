@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mufin.data.items import Items
+from mufin.data.ragged import CPU, Ints, Ragged, offsets_of, ranges
+from mufin.data.relation import Relation
 from mufin.encode.cache import FeatureCache, key, read
-from mufin.ragged import CPU, Ints, Ragged, offsets_of, ranges
-from mufin.relation import Relation
-from mufin.rows import Rows
+from mufin.encode.rows import Rows
 
 TINY = 1e-12  # a length this small is none
 Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mufin.bag import Bag
+from mufin.encode.bag import Bag
 from mufin.encode.features import Batch
 from mufin.encode.text import TextEncoder
 from mufin.errors import ConfigError

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mufin.config import Layers
 from mufin.errors import ConfigError, EncoderError
 from mufin.runtime.fold_batchnorm import FoldedConvolution
+from mufin.settings import Layers
 
 LEAST = 1e-3  # a channel that varies less goes with no other
 EXTRA = 'pip install "mufin[offline]"'

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from mufin.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
 
 Keys = NDArray[np.uint64]
 MAGIC = b"mufin features\n\0"

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mufin.bag import Bag
-from mufin.config import Layers, Text
+from mufin.data.ragged import Ragged
+from mufin.encode.bag import Bag
 from mufin.encode.case import tokens_of_case, with_case
 from mufin.encode.checkpoints import (
     load_pretrained,
@@ -28,10 +28,10 @@ from mufin.encode.checkpoints import (
 )
 from mufin.encode.network import Cut
 from mufin.errors import ConfigError
-from mufin.ragged import Ragged
-from mufin.runtime.dropout import lighten
+from mufin.runtime.autograd import lighten
 from mufin.runtime.fast_bert import FastBert, supports
 from mufin.runtime.onednn import fast_dtype
+from mufin.settings import Layers, Text
 
 TOGETHER = 512  # texts at most that go through the network at a time
 TOKENS = 1 << 14  # the same, padding counted, on a CPU

@@ -1,4 +1,4 @@
-"""E_V: pictures to vectors of the encoder's native width."""
+"""E_V, the image encoder: a frozen `prepare`, a trained `forward`, and features of early layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mufin.config import Vision
 from mufin.data.loading import Loaded, loaded
+from mufin.data.ragged import Ragged, offsets_of
 from mufin.encode.checkpoints import load_transformer, stored_transformer
 from mufin.encode.network import Cut, Lite0
 from mufin.errors import ConfigError, EncoderError, PictureError
-from mufin.ragged import Ragged, offsets_of
+from mufin.settings import Vision
 
 LITE0 = "efficientnet-lite0"
 PIXELS = 2  # version of what images become before the network: a new one computes features anew
@@ -206,3 +206,36 @@ def _width(network: nn.Module, config: Any) -> int:
     if hasattr(network, "visual_projection"):
         return int(config.projection_dim)
     return int(config.hidden_sizes[-1] if hasattr(config, "hidden_sizes") else config.hidden_size)
+
+
+LEAST = 1e-3  # a column that varies less says nothing
+
+
+class Stages(nn.Module):
+    """[v, s (u − μ) / σ] of a last map v and earlier stages u: μ, σ column by column, s the mean σ of v.
+
+    Early columns differ in scale by a thousand times; unbrought to that of v, few would be all that counts.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, last: int, width: int) -> None:
+        """Rows of `width` columns, the first `last` of which are the last map's."""
+        super().__init__()
+        self.last, self.width = last, width
+        self.register_buffer("mean", torch.zeros(width - last))
+        self.register_buffer("scale", torch.ones(width - last))
+
+    def learn(self, rows: Tensor) -> None:
+        """μ, σ and s of these rows (n, width)."""
+        if len(rows) < 2:
+            return
+        deviation, mean = torch.std_mean(rows.float(), dim=0)
+        self.mean.copy_(mean[self.last :])
+        self.scale.copy_(deviation[: self.last].mean() / deviation[self.last :].clamp(min=LEAST))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, width) → (n, width)."""
+        last, early = rows[:, : self.last], rows[:, self.last :]
+        return torch.cat([last, (early - self.mean) * self.scale], dim=1)

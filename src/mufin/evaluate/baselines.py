@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
 
 from mufin.errors import UsageError
-from mufin.evaluate.relevant_hits import IntArray
+from mufin.evaluate.per_point import IntArray
 
 _DENSE_CELLS = 1 << 23  # of the largest dense block: 32 MB of float32
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from mufin.data.items import Items
 from mufin.errors import UsageError
-from mufin.evaluate.relevant_hits import FloatArray, IntArray, find_relevant
+from mufin.evaluate.per_point import FloatArray, IntArray, find_relevant
 
 POPULARITY_BINS = 5
 NO_CATEGORY = "none"  # the category of items whose value is missing

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mufin.errors import UsageError
-from mufin.evaluate.per_point import PointMetrics, ratio
-from mufin.evaluate.relevant_hits import FloatArray
+from mufin.evaluate.per_point import FloatArray, PointMetrics, ratio
 
 MAX_GROUPS = 10_000
 BLOCK_CELLS = 1 << 22  # random numbers drawn at once; bounds memory

@@ -21,10 +21,9 @@ from mufin.evaluate.bins import (
 )
 from mufin.evaluate.bootstrap import Difference, intervals, paired
 from mufin.evaluate.metrics import propensities
-from mufin.evaluate.per_point import PointMetrics, point_metrics
-from mufin.evaluate.relevant_hits import FloatArray, IntArray, find_relevant
+from mufin.evaluate.per_point import FloatArray, IntArray, PointMetrics, find_relevant, point_metrics
 from mufin.evaluate.score import Predictions, predict, score_predictions, training_relevance
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
 from mufin.progress import Progress
 
 

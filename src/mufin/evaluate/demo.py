@@ -12,13 +12,13 @@ from scipy.sparse import csr_matrix
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.data.split import Split
 from mufin.evaluate import metrics
 from mufin.evaluate.baselines import popularity, tfidf_neighbours
 from mufin.evaluate.score import DEPTH, predict
+from mufin.model.store import load
 from mufin.progress import Progress
-from mufin.ragged import Ints
-from mufin.store import load
 from mufin.train.fit import fit
 
 METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")

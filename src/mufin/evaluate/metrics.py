@@ -1,11 +1,4 @@
-"""Ranking metrics: P, nDCG, R, PSP, PSnDCG, AUC, MRR, coverage; NumPy and SciPy only.
-
-Metrics at k return an array of their values at 1, …, k: `precision(hits, 5)[4]` is P@5. Values lie between 0
-and 1, except in `evaluate`, which uses percent.
-
-Conventions, as in napkinXC: missing predictions (−1, or beyond the last column) are misses; a datapoint
-without relevant labels scores 0 and counts in the average.
-"""
+"""Metrics of a ranking: P, nDCG, R, PSP, PSnDCG, AUC, MRR, coverage, calibration error."""
 
 from __future__ import annotations
 
@@ -15,8 +8,15 @@ from scipy.sparse import csr_matrix
 
 from mufin.errors import UsageError
 from mufin.evaluate import per_point
-from mufin.evaluate.per_point import AUC_CUTOFF, ratio
-from mufin.evaluate.relevant_hits import FloatArray, IntArray, RelevantHits, canonical, find_relevant
+from mufin.evaluate.per_point import (
+    AUC_CUTOFF,
+    FloatArray,
+    IntArray,
+    RelevantHits,
+    canonical,
+    find_relevant,
+    ratio,
+)
 
 __all__ = [
     "auc", "coverage", "evaluate", "find_relevant", "fitb_accuracy", "mrr", "ndcg", "precision",
@@ -165,3 +165,38 @@ def _all_cutoffs(k: int) -> IntArray:
 
 def _mean(table: FloatArray) -> FloatArray:
     return np.asarray(table.mean(axis=0), np.float64)
+
+
+CALIBRATION_BINS = 15
+
+
+def calibration_curve(
+    probability: npt.ArrayLike, relevant: npt.ArrayLike, bins: int = CALIBRATION_BINS
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """For each of `bins` equal ranges of probability: count, mean probability, fraction that is relevant.
+
+    >>> count, predicted, observed = calibration_curve([0.1, 0.9, 0.7], [False, True, False], bins=2)
+    >>> count.tolist(), predicted.tolist(), observed.tolist()
+    ([1, 2], [0.1, 0.8], [0.0, 0.5])
+    """
+    p, y = np.asarray(probability, np.float64).ravel(), np.asarray(relevant, np.float64).ravel()
+    if p.shape != y.shape:
+        raise UsageError(f"{len(p)} probabilities for {len(y)} relevance values; expected one each")
+    if bins < 1:
+        raise UsageError(f"bins is {bins}; it must be at least 1")
+    which = np.clip((p * bins).astype(np.int64), 0, bins - 1)
+    count = np.bincount(which, minlength=bins)
+    mean = [np.bincount(which, values, minlength=bins) / np.maximum(count, 1) for values in (p, y)]
+    return count, mean[0], mean[1]
+
+
+def expected_calibration_error(
+    probability: npt.ArrayLike, relevant: npt.ArrayLike, bins: int = CALIBRATION_BINS
+) -> float:
+    """ECE = Σ over bins of (fraction of all in the bin) · |mean probability − fraction that is relevant|.
+
+    >>> round(expected_calibration_error([0.1, 0.9, 0.7], [False, True, False], bins=2), 6)  # 0.1/3 + 0.6/3
+    0.233333
+    """
+    count, predicted, observed = calibration_curve(probability, relevant, bins)
+    return float((count * np.abs(predicted - observed)).sum() / max(1, count.sum()))

@@ -12,16 +12,15 @@ from scipy.sparse import csr_matrix
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
-from mufin.data.sets import Questions
-from mufin.data.split import Split
+from mufin.data.ragged import Ints, offsets_of
+from mufin.data.split import Questions, Split
 from mufin.encode.features import Features, Groups
 from mufin.errors import UsageError
 from mufin.evaluate import metrics
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
+from mufin.model.untrained import scores
 from mufin.progress import Progress
-from mufin.ragged import Ints, offsets_of
-from mufin.signals.reading import read_some
-from mufin.zeroshot import scores
+from mufin.signals.evidence import read_some
 
 DEPTH = 100  # labels predicted per datapoint, for R@100 and AUC
 BATCH_POINTS = 1024  # ranked at once

@@ -16,12 +16,11 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mufin.ragged import Ints, padded, ranges
-from mufin.retrieve.codes import Floats, build, load_faiss
+from mufin.data.ragged import Ints, padded, ranges
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
+from mufin.retrieve.faiss_index import Floats, build, load_faiss, read_faiss
 from mufin.retrieve.shortlist import ROUNDING, Eligible, Shortlist, checked, collect, eligible, first_fetch
-from mufin.retrieve.stored import read_faiss
 
 SELECTIVE = 0.05  # below this share of allowed labels their entries are scored exactly
 LARGE_PART = 32  # a fetch of more than 1/32 of the entries is left to exact search

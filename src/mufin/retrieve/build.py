@@ -11,7 +11,7 @@ from mufin.errors import UsageError
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
-from mufin.retrieve.scan import ScanIndex
+from mufin.retrieve.exact_gpu import ScanIndex
 from mufin.retrieve.shortlist import Shortlist
 
 How = Literal["auto", "exact", "approximate"]

@@ -13,8 +13,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mufin.data.ragged import Ints, offsets_of
 from mufin.errors import UsageError
-from mufin.ragged import Ints, offsets_of
 
 Kind = Literal["bag", "vector", "centroid"]
 TINY = 1e-6  # a mean shorter than this has no direction

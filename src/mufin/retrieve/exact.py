@@ -11,8 +11,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.data.ragged import Ints
 from mufin.errors import UsageError
-from mufin.ragged import Ints
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.shortlist import Eligible, Shortlist, checked, collect, eligible, merged
 from mufin.runtime.onednn import can_pack, pack, product

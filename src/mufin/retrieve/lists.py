@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.ragged import Ints
-from mufin.tensors import Tensors
+from mufin.data.ragged import Ints
+from mufin.files.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.ragged import Ints, spans
-from mufin.rows import SparseRows, products
+from mufin.data.ragged import Ints, spans
+from mufin.encode.rows import SparseRows, products
 
 Floats = NDArray[Any]  # numbers of either precision
 

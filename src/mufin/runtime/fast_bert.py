@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.runtime.onednn import can_pack
-from mufin.runtime.packed import PackedLinear
+from mufin.runtime.onednn import PackedLinear, can_pack
 
 FEW = 128  # tokens up to which all texts are one sequence
 STEP = 4  # tokens are filled up to a multiple: oneDNN prepares, and keeps, products for each number of them

@@ -17,7 +17,7 @@ from mufin.data.item import Item
 from mufin.data.items import Items
 from mufin.data.pictures import DecodedPictures
 from mufin.errors import UsageError
-from mufin.hits import Ranked
+from mufin.model.hits import Ranked
 from mufin.serve.catalogue_view import CatalogueView
 from mufin.serve.live import Live, State
 from mufin.serve.metrics import Metrics

@@ -15,8 +15,8 @@ from torch import Tensor
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.encode.features import Groups
-from mufin.labels import Labels
-from mufin.model import Mufin
+from mufin.model.labels import Labels
+from mufin.model.mufin import Mufin
 from mufin.retrieve.lists import bounded
 from mufin.serve.batching import Batcher
 

@@ -16,9 +16,9 @@ from mufin.data.decoding import open_encoded
 from mufin.data.images import encoded_of, opened, scaled, suffix_of
 from mufin.data.pictures import Pictures
 from mufin.errors import PictureError
-from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
 from mufin.serve.requests import service_of
+from mufin.serve.schemas import LIMITS
 
 READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the decoders that strangers may reach
 SIDE = 1024  # pixels of the longer side of an image that is sent: enough for a page, and a bound on the work

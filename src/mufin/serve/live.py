@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from mufin.errors import BusyError, ModelError
-from mufin.folder import state_of
-from mufin.labels import Labels
-from mufin.lock import writing
-from mufin.model import Mufin
+from mufin.files.folder import state_of
+from mufin.files.lock import writing
+from mufin.model.labels import Labels
+from mufin.model.mufin import Mufin
+from mufin.model.store import adopted, save_labels
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import Listing
 from mufin.serve.problem import Problem
-from mufin.store import adopted, save_labels
 
 log = logging.getLogger("mufin.serve")
 PATIENCE = 20.0  # seconds that a write waits for another program

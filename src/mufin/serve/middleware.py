@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
+from mufin.serve.schemas import LIMITS
 
 if TYPE_CHECKING:
     from mufin.serve.service import Service

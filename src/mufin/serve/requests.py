@@ -12,9 +12,8 @@ from pydantic import BaseModel
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import UploadFile
 
-from mufin.serve.limits import LIMITS
 from mufin.serve.problem import Problem
-from mufin.serve.schemas import RecommendBody
+from mufin.serve.schemas import LIMITS, RecommendBody
 
 if TYPE_CHECKING:
     from mufin.serve.service import Service

@@ -16,18 +16,26 @@ from mufin.data.catalogue import Catalogue
 from mufin.data.images import scaled
 from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import PictureError
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
 from mufin.serve.answer import Answer, Answerer, Ask, Query
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import CatalogueView, Examples
 from mufin.serve.images import check_count, check_pixels, decoded, from_base64
-from mufin.serve.limits import LIMITS, Settings, check_cost, cost_of, slices
 from mufin.serve.live import Live
 from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.middleware import Bodies
 from mufin.serve.problem import Problem
-from mufin.serve.schemas import ExampleBody, LabelBody, QueryBody
+from mufin.serve.schemas import (
+    LIMITS,
+    ExampleBody,
+    LabelBody,
+    QueryBody,
+    Settings,
+    check_cost,
+    cost_of,
+    slices,
+)
 
 SMALL = 96  # pixels, for a model that reads no images: only to check that they can be decoded
 

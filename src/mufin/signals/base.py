@@ -12,22 +12,22 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from mufin.bag import Bag, PackedBags
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
+from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features, Groups
+from mufin.encode.rows import Rows
 from mufin.errors import ModelError
-from mufin.folder import AGAIN
-from mufin.ragged import Ints
+from mufin.files.folder import AGAIN
+from mufin.files.tensors import Tensors, read_tensors, write_tensors
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import among, pair_keys
-from mufin.rows import Rows
-from mufin.tensors import Tensors, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from mufin.encode.embedder import Embedder
-    from mufin.labels import Labels
+    from mufin.model.labels import Labels
     from mufin.rank.ranker import Ranker
     from mufin.retrieve.build import Index
     from mufin.retrieve.entries import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mufin.bag import Bag
+from mufin.encode.bag import Bag
 from mufin.signals.base import Candidates, Column, Query, Signal
 
 

@@ -1,9 +1,4 @@
-"""Compatibility: which datapoints go with which labels by what the encoders see in both, in closed form.
-
-A joint Gaussian over the evidence of a datapoint and of one of its labels, told by canonical correlations.
-⟨x̂, ẑ⟩ can only say that two things are alike; what goes together may well differ, as a skirt and a top do.
-It knows labels by their content alone, so it holds for those that no training has seen.
-"""
+"""Compatibility: which content goes with which, in closed form, for labels without training."""
 
 from __future__ import annotations
 
@@ -15,10 +10,49 @@ import torch
 from scipy.sparse import csr_matrix, diags
 from torch import Tensor
 
+from mufin.data.ragged import Ints
 from mufin.errors import UsageError
-from mufin.ragged import Ints
 from mufin.signals.mixture import softmax_weights
-from mufin.signals.pairs import Pairs
+
+MOST = 50_000  # pairs remembered
+WIDTH = 0.5  # of the kernel, in coordinates whose variance is at most 1
+FLOOR = 0.01  # how far below chance a pair may count
+CHUNK = 256  # rows of (B, P) kernels at a time
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """P pairs in coordinates where points and labels can be compared with others of their kind."""
+
+    points: Tensor  # (P, k)
+    labels: Tensor  # (P, k)
+    weight: Tensor  # (P,), sums to 1
+
+    @classmethod
+    def of(cls, points: Tensor, labels: Tensor, weights: csr_matrix) -> Pairs:
+        """All weighted pairs (N, L) of points (N, k) and labels (L, k), or an even sample of them."""
+        pairs = weights.tocoo()
+        chosen = np.arange(0, pairs.nnz, max(1, -(-pairs.nnz // MOST)))
+        rows, columns = (torch.from_numpy(which[chosen].astype(np.int64)) for which in (pairs.row, pairs.col))
+        weight = torch.from_numpy(pairs.data[chosen].astype(np.float32))
+        return cls(points[rows], labels[columns], weight / weight.sum())
+
+    def score(self, x: Tensor, z: Tensor) -> Tensor:
+        """log(0.01 + Σ w K(x, xᵢ) K(z, zᵢ) / (Σ w K(x, xᵢ) · Σ w K(z, zᵢ))), (B, C); K = exp(−|·|² / 0.5)."""
+        near_z = _kernel(z, self.labels)  # (C, P)
+        return torch.cat([self._chunk(part, near_z) for part in x.split(CHUNK)])
+
+    def _chunk(self, x: Tensor, near_z: Tensor) -> Tensor:
+        near_x = _kernel(x, self.points) * self.weight  # (B, P)
+        apart = near_x.sum(1)[:, None] * (near_z @ self.weight)
+        return (near_x @ near_z.T / apart.clamp(min=1e-12) + FLOOR).log()
+
+
+def _kernel(x: Tensor, others: Tensor) -> Tensor:
+    """exp(−|x − o|² / WIDTH), (B, P), of each row relative to its nearest: a ratio is left as it is."""
+    distance = torch.cdist(x, others, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return (-(distance - distance.amin(1, keepdim=True)) / WIDTH).exp()
+
 
 COMPONENTS = 128  # principal components kept of each encoder's output
 SHRINKAGE = 0.3  # of a covariance towards the sphere

@@ -11,15 +11,14 @@ from torch.nn import functional as F
 
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.encode.checkpoints import Layout
-from mufin.encode.fast_text import FastTextEncoder
+from mufin.encode.fast_forms import FastTextEncoder, text_encoder
 from mufin.encode.features import Advance, Features, first_text, first_text_of
-from mufin.encode.forms import text_encoder
+from mufin.encode.rows import DenseRows
 from mufin.encode.text import TextEncoder
-from mufin.ragged import Ints
-from mufin.rows import DenseRows
+from mufin.files.tensors import Tensors
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.data.ragged import Ints, ranges
 from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features
+from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import TITLES, title_words
-from mufin.ragged import Ints, ranges
+from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.retrieve.lists import Lists
-from mufin.rows import SparseRows, products
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.signals.votes import given, strength, tallied
-from mufin.tensors import Tensors, sparse_tensors
+from mufin.signals.memory import given, strength, tallied
 
 ENOUGH = 10.0  # labels that chance would have listed; of fewer, that none is there says nothing
 LEFT_OUT = 0.5  # of what chance would have listed: with fewer there is a rule behind it

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from mufin.config import Config
-from mufin.config import Memory as Settings
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features
+from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import WIDTH, inverse_frequency, tfidf
-from mufin.ragged import Ints
+from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.retrieve.postings import most_alike
-from mufin.rows import SparseRows, products
+from mufin.settings import Memory as Settings
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.signals.votes import given, strength, tallied
-from mufin.tensors import Tensors, sparse_tensors
+from mufin.signals.memory import given, strength, tallied
 
 SAME = 0.9  # words so alike that the label says what the item says
 

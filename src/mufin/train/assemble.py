@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mufin.bag import PackedBags
 from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.data.thumbnails import thumbnails
+from mufin.encode.bag import PackedBags
 from mufin.encode.features import Groups
-from mufin.labels import Labels
-from mufin.model import Mufin
+from mufin.model.labels import Labels
+from mufin.model.mufin import Mufin
 from mufin.progress import Progress
-from mufin.ragged import Ints
 from mufin.retrieve.build import build_index
 from mufin.retrieve.entries import centroids
 from mufin.retrieve.lists import Lists, bounded
@@ -26,8 +26,8 @@ from mufin.signals.base import Query, Signal, Training, grouped
 from mufin.signals.mixture import PAPER_BETA, Mixture
 from mufin.train.compatibility import Coordinates, unseen_mixture
 from mufin.train.data import TrainingData
-from mufin.train.networks import Networks
 from mufin.train.retrieve import Embedded, embed_all
+from mufin.train.transfer import Networks
 from mufin.train.validate import learn_mixture
 
 SCALED_ON = 2000  # training pairs that tell the scale of labels without training

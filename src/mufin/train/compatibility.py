@@ -9,13 +9,13 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.data.ragged import Ints
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
-from mufin.model import Mufin
-from mufin.ragged import Ints
+from mufin.model.mufin import Mufin
+from mufin.model.untrained import parts
 from mufin.signals.compatibility import START, Compatibility, Side, View
 from mufin.train.data import TrainingData
-from mufin.zeroshot import parts
 
 SAMPLE = 20_000  # items that principal components come from
 CHUNK = 4096

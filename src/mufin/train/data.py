@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from mufin.data.ragged import Ints
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features, Groups
-from mufin.ragged import Ints
 
 
 @dataclass(frozen=True)

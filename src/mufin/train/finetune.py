@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mufin.bag import Bag
 from mufin.config import Config
+from mufin.data.relation import Relation
+from mufin.encode.bag import Bag
 from mufin.encode.features import Loader
 from mufin.progress import Progress
-from mufin.relation import Relation
 from mufin.retrieve.shortlist import Shortlist
-from mufin.train.batches import clustered, shuffled
-from mufin.train.caching import CachedBags
-from mufin.train.context import Context
 from mufin.train.data import TrainingData
 from mufin.train.loop import (
+    CachedBags,
+    Context,
     Journal,
     Loop,
     autocast,
@@ -29,9 +28,9 @@ from mufin.train.loop import (
     first_trained,
 )  # fmt: skip
 from mufin.train.losses import Temperature, cosine_loss, decoupled_softmax
-from mufin.train.networks import Networks
 from mufin.train.retrieve import retrieve
-from mufin.train.sampling import ShortlistNegatives, shared_labels
+from mufin.train.sampling import ShortlistNegatives, clustered, shared_labels, shuffled
+from mufin.train.transfer import Networks
 from mufin.train.votes import Votes
 
 

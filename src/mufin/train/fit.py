@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +16,16 @@ from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
 from mufin.errors import CatalogueError
-from mufin.heap import kept
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
+from mufin.model.store import pick_device, save
 from mufin.progress import Progress
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
-from mufin.signals.reading import read_some
-from mufin.store import pick_device, save
+from mufin.signals.evidence import read_some
 from mufin.train.assemble import assemble
-from mufin.train.context import Context, seeded
 from mufin.train.data import TrainingData
 from mufin.train.finetune import finetune
+from mufin.train.loop import Context, seeded
 from mufin.train.pretrain import pretrain
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import transfer
@@ -56,8 +54,7 @@ def fit(
     logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
     context = Context(seeded(config.seed, embedder.device), progress, logs, config.run.batches)
 
-    with kept() if embedder.device.type == "cpu" else nullcontext():
-        model = _trained(embedder, signals, data, catalogue, config, context)
+    model = _trained(embedder, signals, data, catalogue, config, context)
     if out is not None:
         save(model, out)
     return model

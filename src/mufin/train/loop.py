@@ -1,22 +1,119 @@
-"""What Modules I and IV share: optimizers, the learning-rate curve, mixed precision, the journal."""
+"""What Modules I and IV share: random state, optimizers, schedule, gradient caching, journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
-from mufin.config import Finetune, Pretrain
+from mufin.data.ragged import CPU
+from mufin.encode.bag import Bag, joined
 from mufin.encode.embedder import Embedder
 from mufin.errors import UsageError
-from mufin.progress import Task
-from mufin.train.caching import CachedBags
+from mufin.progress import Progress, Task
+from mufin.settings import Finetune, Pretrain
+
+
+def seeded(seed: int, device: torch.device = CPU) -> torch.Generator:
+    """A source of random numbers on a device."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+@dataclass
+class Context:
+    """All random numbers of Modules I and IV come from `generator`, but for dropout: torch's own."""
+
+    generator: torch.Generator = field(default_factory=lambda: seeded(0))
+    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    logs: Path | None = None  # a folder for TensorBoard
+    batches: int | None = None  # of an epoch at most
+
+    def epoch(self, n: int, batch: int) -> int:
+        """How many batches an epoch over n has."""
+        return min(-(-n // batch), self.batches or n)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Where all random numbers stand."""
+        return {"generator": self.generator.get_state(), **torch_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with the random numbers that followed `state_dict`."""
+        self.generator.set_state(state["generator"])
+        set_torch_state(state)
+
+
+def torch_state() -> dict[str, Tensor]:
+    """Where torch's own random numbers stand, on the CPU and on each GPU."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), **{f"cuda:{i}": state for i, state in enumerate(gpus)}}
+
+
+def set_torch_state(state: Mapping[str, Tensor]) -> None:
+    """Continue where torch's own random numbers stood."""
+    torch.set_rng_state(state["cpu"])
+    for name, there in state.items():
+        if name.startswith("cuda:"):
+            torch.cuda.set_rng_state(there, name)
+
+
+Embed = Callable[[Tensor], Bag]
+
+
+class CachedBags:
+    """Bags computed without a graph; `send` computes them again, chunk by chunk, to pass their gradients on.
+
+    Only one chunk's activations are held at a time. The random numbers of dropout are the same both times.
+    """
+
+    def __init__(self, embed: Embed, rows: Tensor, chunk: int) -> None:
+        self.embed = embed
+        self.chunks = rows.tensor_split(max(1, -(-len(rows) // chunk)))
+        self.states: list[dict[str, Tensor]] = []
+        bags = []
+        with torch.no_grad():
+            for part in self.chunks:
+                self.states.append(torch_state())
+                bags.append(embed(part))
+        width = max(bag.mask.shape[1] for bag in bags)
+        missing = [width - bag.mask.shape[1] for bag in bags]
+        values = [F.pad(bag.values, (0, 0, 0, more)) for bag, more in zip(bags, missing, strict=True)]
+        masks = [F.pad(bag.mask, (0, more)) for bag, more in zip(bags, missing, strict=True)]
+        self.bag = Bag(torch.cat(values), torch.cat(masks), joined([bag.whole for bag in bags]))
+        for tensor in _learnt(self.bag):
+            tensor.requires_grad_()
+
+    def send(self) -> None:
+        """Call after `backward` of the loss: the gradients of the bags reach the weights."""
+        after = torch_state()
+        sizes = [len(part) for part in self.chunks]
+        sent = [_gradient(tensor).split(sizes) for tensor in _learnt(self.bag)]
+        for part, state, *gradients in zip(self.chunks, self.states, *sent, strict=True):
+            set_torch_state(state)
+            again = zip(_learnt(self.embed(part)), gradients, strict=True)
+            pairs = [(tensor, gradient) for tensor, gradient in again if tensor.requires_grad]
+            torch.autograd.backward(
+                [tensor for tensor, _ in pairs],
+                [gradient[:, : tensor.shape[1]] for tensor, gradient in pairs],  # no wider than this chunk
+            )
+        set_torch_state(after)
+
+
+def _learnt(bag: Bag) -> list[Tensor]:
+    """What of a bag gradients go through: its rows, and its vector where that is not made of them."""
+    return [bag.values] if bag.whole is None else [bag.values, bag.whole]
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    """Zero where the loss did not look at it."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 class Loop:

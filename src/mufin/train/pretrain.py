@@ -8,14 +8,13 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from mufin.config import Pretrain
+from mufin.data.relation import Relation
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Loader
-from mufin.relation import Relation
-from mufin.train.batches import shuffled
-from mufin.train.context import Context
+from mufin.settings import Pretrain
 from mufin.train.data import TrainingData
 from mufin.train.loop import (
+    Context,
     Journal,
     Loop,
     autocast,
@@ -24,7 +23,7 @@ from mufin.train.loop import (
     first_trained,
 )  # fmt: skip
 from mufin.train.losses import Temperature, decoupled_softmax, hardest, margin_loss
-from mufin.train.sampling import hard_pairs, shared_labels
+from mufin.train.sampling import hard_pairs, shared_labels, shuffled
 
 
 def pretrain(

@@ -8,13 +8,13 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from mufin.bag import PackedBags
-from mufin.config import Retrieve
+from mufin.encode.bag import PackedBags
 from mufin.encode.embedder import Embedder
 from mufin.progress import Progress
 from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.entries import Entries, centroids
 from mufin.retrieve.shortlist import Shortlist
+from mufin.settings import Retrieve
 from mufin.train.data import TrainingData
 
 

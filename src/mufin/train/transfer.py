@@ -1,14 +1,44 @@
-"""Module III: what fine-tuning starts from — A_C identity, η Xavier-uniform, α = 0.5; E as it is."""
+"""Module III: a fresh ranker and classifiers beside the pre-trained embedder."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from mufin.config import Config
 from mufin.encode.embedder import Embedder
-from mufin.rank.classifiers import Classifiers
-from mufin.rank.ranker import Ranker
+from mufin.rank.ranker import Classifiers, Ranker
 from mufin.retrieve.entries import centroids
 from mufin.train.data import TrainingData
-from mufin.train.networks import Networks
+
+
+@dataclass(frozen=True)
+class Networks:
+    """E as Module I left it, with the A_C and w of Module III."""
+
+    embedder: Embedder
+    ranker: Ranker
+    classifiers: Classifiers
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedder.device
+
+    def train(self) -> None:
+        """Dropout on."""
+        self.embedder.train()
+        self.ranker.train()
+
+    def eval(self) -> None:
+        self.embedder.eval()
+        self.ranker.eval()
+
+    @torch.no_grad()
+    def weights(self, z: Tensor) -> Tensor:
+        """w of every label, given all ẑ (L, D)."""
+        return self.classifiers.weight(torch.arange(len(z), device=z.device), z)
 
 
 def transfer(config: Config, embedder: Embedder, data: TrainingData) -> Networks:

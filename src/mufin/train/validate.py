@@ -10,14 +10,14 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from mufin.data.ragged import Ints
+from mufin.data.relation import Relation
 from mufin.encode.embedder import Embedder
-from mufin.model import Mufin
-from mufin.ragged import Ints
-from mufin.relation import Relation
+from mufin.model.mufin import Mufin
 from mufin.signals.base import marked
 from mufin.signals.mixture import Mixture
 from mufin.train.data import TrainingData
-from mufin.train.networks import Networks
+from mufin.train.transfer import Networks
 
 MOST = 1000  # points held out
 CELLS = 1 << 25  # (point, label) scores at a time

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mufin.config import Memory
+from mufin.data.relation import Relation
 from mufin.encode.embedder import Embedder
-from mufin.relation import Relation
+from mufin.settings import Memory
 from mufin.train.data import TrainingData
 
 MOST = 1 << 16  # points that may vote in an epoch

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mufin.data.importers import lines, literal
-from mufin.data.importers.amazon.curate import Curation, Relation, curate
-from mufin.data.importers.amazon.keys import KeyIndex, id_keys
-from mufin.data.problems import BadLines
+from mufin.data.check_report import BadLines
+from mufin.data.importers import lines
+from mufin.data.importers import lines as literal
+from mufin.data.importers.amazon.curate import Curation, KeyIndex, Relation, curate, id_keys
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress
 

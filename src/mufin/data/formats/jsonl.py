@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mufin.data import safe_json
+from mufin.data.formats import safe_json
 from mufin.data.formats.schema import COLUMNS, REQUIRED, Kind, canonical
 from mufin.errors import CatalogueError
-from mufin.temporary import beside
+from mufin.files.folder import beside
 
 BLOCK_BYTES = 16 << 20  # Arrow's limit; files with longer lines are read line by line
 ROWS_PER_CHUNK = 50_000  # converted to Arrow at a time when reading line by line

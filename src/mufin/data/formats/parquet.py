@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from mufin.data.formats.schema import Kind, canonical
 from mufin.errors import CatalogueError
-from mufin.temporary import beside
+from mufin.files.folder import beside
 
 LAZY_BYTES = 1 << 30  # larger files keep their images on disk
 

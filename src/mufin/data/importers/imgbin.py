@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array, csr_matrix, load_npz
 
+from mufin.data.check_report import Problem
 from mufin.data.pictures import Encoded, Pictures
-from mufin.data.problems import Problem
 from mufin.errors import CatalogueError
 
 MAX_OFFSET = 1 << 62  # bytes; beyond the end of any file

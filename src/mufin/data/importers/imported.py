@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mufin.data.check_report import Problem, add_warning, problem_lines
 from mufin.data.formats.schema import flatten, same_text
-from mufin.data.problems import Problem, add_warning, problem_lines
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue

@@ -1,13 +1,11 @@
-"""Read large files with one JSON object or Python literal per line, plain or `.gz`, in blocks.
-
-Arrow parses a whole block, the wanted fields alone. If it fails, the block is divided until each bad line is
-alone; a bad line is converted if nothing is lost, else it is counted and skipped.
-"""
+"""Lines of JSON and of Python literals, read in blocks."""
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,8 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mufin.data import safe_json
-from mufin.data.importers import literal
-from mufin.data.problems import BadLines
+from mufin.data.check_report import BadLines
+from mufin.data.formats import safe_json
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
@@ -91,7 +88,7 @@ class _BlockParser:
 
     def parse(self, block: bytes, first: int) -> pa.Table:
         """Return the good lines of a block whose first line has the number `first`."""
-        text = literal.to_json(block) if self.syntax == "literal" else block
+        text = to_json(block) if self.syntax == "literal" else block
         return pa.concat_tables([self.schema.empty_table(), *self._tables(text, block, first)])
 
     def _tables(self, text: bytes, raw: bytes, first: int) -> Iterator[pa.Table]:
@@ -114,7 +111,7 @@ class _BlockParser:
     def _convert_line(self, line: bytes, number: int) -> Iterator[pa.Table]:
         """Yield one line as a table, its values converted; count it if that fails."""
         try:
-            row = _load_object(literal.evaluate(line) if self.syntax == "literal" else line)
+            row = _load_object(evaluate(line) if self.syntax == "literal" else line)
             values = {f.name: _convert(row.get(f.name), f.type, f.name) for f in self.schema}
             yield pa.Table.from_pylist([values], self.schema)
         except (ValueError, pa.ArrowException) as error:
@@ -163,3 +160,54 @@ def _convert(value: Any, wanted: pa.DataType, name: str) -> Any:
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     raise ValueError(f"{name!r} is a {type(value).__name__}, expected {wanted}")
+
+
+PIECE = re.compile(
+    rb"""(?P<run>(?:[^'"\\]++|'[^'"\\\n]*+')++)"""  # text with plain strings only
+    rb"""|'(?P<single>(?:[^'\\\n]|\\.)*+)'|"(?P<double>(?:[^"\\\n]|\\.)*+)\""""
+)
+ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)|\"")
+SIMPLE_ESCAPES = {
+    b"'": b"'", b'"': b'\\"', b"\\": b"\\\\",
+    b"n": b"\\n", b"t": b"\\t", b"r": b"\\r", b"b": b"\\b", b"f": b"\\f",
+}  # fmt: skip
+CONSTANTS = ((b"True", b"true"), (b"False", b"false"), (b"None", b"null"))
+
+
+def to_json(block: bytes) -> bytes:
+    """Convert lines of literals to lines of JSON; a line with rare escapes becomes invalid JSON.
+
+    >>> to_json(b"{'asin': 'B01', 'title': \\"Kids' desk\\", 'price': None}")
+    b'{"asin": "B01", "title": "Kids\\' desk", "price": null}'
+    """
+    return PIECE.sub(_convert_piece, block)
+
+
+def evaluate(line: bytes) -> bytes:
+    """Convert one line to JSON with `ast.literal_eval`; ValueError if it is not a literal."""
+    try:
+        value: Any = ast.literal_eval(line.decode("utf-8-sig").strip())
+        return json.dumps(value).encode()
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("not a Python literal") from None
+
+
+def _convert_piece(match: re.Match[bytes]) -> bytes:
+    if match.lastgroup != "run":
+        return b'"' + ESCAPE.sub(_convert_escape, match.group(match.lastgroup or 0)) + b'"'
+    run = match.group()
+    if b"None" in run or b"True" in run or b"False" in run:
+        outside = run.split(b"'")
+        for python, name in CONSTANTS:
+            outside[::2] = [piece.replace(python, name) for piece in outside[::2]]
+        run = b"'".join(outside)
+    return run.replace(b"'", b'"')
+
+
+def _convert_escape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1) or b'"'
+    if code in SIMPLE_ESCAPES:
+        return SIMPLE_ESCAPES[code]
+    if len(code) > 1:
+        return b"\\u" + code[1:].rjust(4, b"0")
+    return b"\\" + code + b"\0"  # octal, \N{…}, \U…: make the line invalid, so that it is evaluated

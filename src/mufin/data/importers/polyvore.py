@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from mufin.data import safe_json
-from mufin.data.catalogue import Catalogue
+from mufin.data.check_report import Problem, add_warning
+from mufin.data.formats import safe_json
 from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import STRING, STRINGS
 from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
-from mufin.data.problems import Problem, add_warning
 from mufin.errors import CatalogueError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
 
 Variant = Literal["disjoint", "nondisjoint"]
 SPLITS = ("train", "valid", "test")
@@ -32,7 +34,9 @@ Json = Any
 Outfits = dict[str, dict[str, str]]  # set id → index within the set → item id
 
 
-def read_polyvore(folder: Path, variant: Variant = "disjoint", descriptions: bool = False) -> Catalogue:
+def read_polyvore(
+    make: type[Catalogue], folder: Path, variant: Variant = "disjoint", descriptions: bool = False
+) -> Catalogue:
     """Read one variant: sets `train_outfits`, … with their blanks, and questions `fitb_test`, …
 
     The text of an item is its short caption, as in the paper; `descriptions` adds a second text.
@@ -57,7 +61,7 @@ def read_polyvore(folder: Path, variant: Variant = "disjoint", descriptions: boo
     used = list(
         dict.fromkeys(item for one in outfits.values() for row in one.values() for item in row.values())
     )
-    catalogue = Catalogue(_items(used, metadata, folder, descriptions, problems), None, parts)
+    catalogue = make(_items(used, metadata, folder, descriptions, problems), None, parts)
     counts = _shared_items(outfits, variant, problems)
     catalogue.imported = Imported("polyvore", statistics(catalogue), counts, problems)
     catalogue.imported.statistics.test = sum(len(p.table()) for p in parts if p.name == "fitb_test")

@@ -1,26 +1,30 @@
-"""Read CSV, TSV, Parquet or JSON-lines tables; `tabular.py` builds the catalogue."""
+"""Catalogues from tables and Hugging Face datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from mufin.data.catalogue import Catalogue
-from mufin.data.formats import jsonl, parquet
+from mufin.data.check_report import BadLines
+from mufin.data.formats import jsonl, parquet, safe_json
+from mufin.data.formats.files import is_file
 from mufin.data.formats.schema import STRING
 from mufin.data.importers.tabular import Columns, SourceTable, from_tables
-from mufin.data.problems import BadLines
-from mufin.errors import CatalogueError
+from mufin.errors import CatalogueError, UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
 HEADER_BLOCK = 1 << 20  # bytes read to find the column names
 
 
-def read_tables(paths: Sequence[Path], columns: Columns) -> Catalogue:
+def read_tables(make: type[Catalogue], paths: Sequence[Path], columns: Columns) -> Catalogue:
     """Read these files as a catalogue; each of several files is a split, named after the file."""
     bad_lines = BadLines()
     tables = [
@@ -32,7 +36,7 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> Catalogue:
         )
         for path in paths
     ]
-    catalogue = from_tables(tables, columns)
+    catalogue = from_tables(make, tables, columns)
     if catalogue.imported is not None:
         catalogue.imported.counts["bad lines"] = bad_lines.count
         catalogue.imported.problems = [*bad_lines.problems(), *catalogue.imported.problems]
@@ -95,3 +99,126 @@ def _unreadable(path: Path, error: Exception) -> CatalogueError:
                 message = f"byte {wrong.start + 1} of the line is not UTF-8; save the file as UTF-8"
                 return CatalogueError(message, path, number)
     return CatalogueError(f"not readable as a table ({error}); save it as UTF-8 CSV", path)
+
+
+def read_dataset(make: type[Catalogue], source: object, columns: Columns) -> Catalogue:
+    """Build a catalogue from a dataset, a mapping of splits to datasets, or a saved folder of either."""
+    if isinstance(source, str | Path):
+        tables = _read_folder(Path(source))
+    elif isinstance(source, Mapping):
+        tables = [_as_table(str(split), rows) for split, rows in source.items()]
+    else:
+        tables = [_as_table(None, source)]
+    catalogue = from_tables(make, tables, columns)
+    if catalogue.imported is not None:
+        catalogue.imported.format = "dataset"
+    return catalogue
+
+
+def _read_folder(folder: Path) -> list[SourceTable]:
+    if (folder / "dataset_dict.json").is_file():
+        splits = _listed_names(folder / "dataset_dict.json", lambda value: value["splits"])
+        return [_read_split(split, folder / split) for split in splits]
+    return [_read_split(None, folder)]
+
+
+def _listed_names(path: Path, select: Callable[[Any], Iterable[Any]]) -> list[str]:
+    """Read names of files or folders from a JSON file of a saved dataset; they must lie beside it."""
+    try:
+        names = [str(name) for name in select(safe_json.loads(path.read_bytes()))]
+        if any(name in ("", "..") or name != Path(name).name or not name.isprintable() for name in names):
+            raise ValueError("a name is not that of a file beside it")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"not usable ({type(error).__name__}: {error}); save the dataset again with save_to_disk"
+        raise CatalogueError(message, path) from None
+    return names
+
+
+def _read_split(split: str | None, folder: Path) -> SourceTable:
+    state = folder / "state.json"
+    if not is_file(state):
+        message = "no state.json or dataset_dict.json; expected a folder written by save_to_disk"
+        raise CatalogueError(message, folder)
+    tables = [
+        _read_arrow(folder / file)
+        for file in _listed_names(
+            state, lambda value: [Path(str(one["filename"])).name for one in value["_data_files"]]
+        )
+    ]
+    if not tables:
+        raise CatalogueError("the dataset is empty; save one with rows", folder)
+    try:
+        table = pa.concat_tables(tables)
+        return SourceTable(split, table, folder, _classes(_features(table)))
+    except (pa.ArrowException, ValueError) as error:
+        message = f"the Arrow files do not match ({error}); save the dataset again with save_to_disk"
+        raise CatalogueError(message, folder) from None
+
+
+def _read_arrow(path: Path) -> pa.Table:
+    """Read and validate an Arrow file."""
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        safe_json.check_types(table.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        message = f"not readable as Arrow ({error}); save the dataset again with save_to_disk"
+        raise CatalogueError(message, path) from None
+    return table
+
+
+def _as_table(split: str | None, source: Any) -> SourceTable:
+    """Return a dataset object or rows as a table; a dataset applies its own order and selection."""
+    if isinstance(source, pa.Table):
+        table = source
+    elif hasattr(source, "with_format") and hasattr(source, "__len__"):  # streaming datasets have no length
+        table = source.with_format("arrow")[:]
+    elif isinstance(source, Iterable):
+        table = pa.Table.from_pylist(
+            [{key: _as_arrow_value(value) for key, value in row.items()} for row in source]
+        )
+    else:
+        raise UsageError(f"{type(source).__name__} has no rows; expected a dataset or dictionaries")
+    features = getattr(source, "features", None)
+    if not isinstance(features, Mapping):
+        features = _features(table)
+    return SourceTable(split, table, None, _classes(features))
+
+
+def _as_arrow_value(value: Any) -> Any:
+    """Return a value that Arrow accepts: PIL images become PNG bytes."""
+    if isinstance(value, list | tuple):
+        return [_as_arrow_value(one) for one in value]
+    if not hasattr(value, "save") or not hasattr(value, "mode"):
+        return value
+    buffer = io.BytesIO()
+    value.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _features(table: pa.Table) -> Mapping[str, Any]:
+    """Return the features that the library stores in the schema of its files."""
+    raw = (table.schema.metadata or {}).get(b"huggingface", b"{}")
+    features: Any = safe_json.loads(raw)
+    for name in ("info", "features"):
+        features = features.get(name, {}) if isinstance(features, Mapping) else {}
+    return features if isinstance(features, Mapping) else {}
+
+
+def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return column → class names, for columns of class numbers or lists of them."""
+    found = {}
+    for column, feature in features.items():
+        for one in (feature, _element(feature)):
+            names = one.get("names") if isinstance(one, Mapping) else getattr(one, "names", None)
+            if isinstance(names, list):
+                found[column] = [str(name) for name in names]
+    return found
+
+
+def _element(feature: Any) -> Any:
+    """Return the feature of the elements of a list feature."""
+    if isinstance(feature, list) and feature:
+        return feature[0]
+    return feature.get("feature") if isinstance(feature, Mapping) else getattr(feature, "feature", None)

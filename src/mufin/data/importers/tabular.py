@@ -11,20 +11,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from mufin.data.catalogue import Catalogue, check_ids
-from mufin.data.decoding import read_file
+from mufin.data.check_report import add_warning
+from mufin.data.decoding import inside, read_file
 from mufin.data.formats.files import Part, is_file
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
 from mufin.data.importers.imported import Imported, statistics
-from mufin.data.items import Items
-from mufin.data.paths import inside
-from mufin.data.problems import add_warning
+from mufin.data.items import Items, check_ids
 from mufin.errors import CatalogueError, PictureError, UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
 
 RESERVED_NAMES = ("items", "labels", "filter")  # tables of a catalogue that are not splits
 ROWS_PER_BATCH = 4096  # rows turned into Python objects at a time
@@ -79,13 +80,13 @@ class SourceTable:
     path: Path | None = None  # the file, for messages
 
 
-def from_tables(tables: Sequence[SourceTable], columns: Columns) -> Catalogue:
+def from_tables(make: type[Catalogue], tables: Sequence[SourceTable], columns: Columns) -> Catalogue:
     """Build a catalogue from tables."""
     builder = _Builder(columns)
     for source in tables:
         columns.check(source.table.column_names, source.split or "the table")
         builder.add(source)
-    return builder.catalogue()
+    return builder.catalogue(make)
 
 
 class _Builder:
@@ -170,7 +171,7 @@ class _Builder:
                     values += [part for part in parts if part]
         return values
 
-    def catalogue(self) -> Catalogue:
+    def catalogue(self, make: type[Catalogue]) -> Catalogue:
         """Build the catalogue of all rows."""
         items = self._items()
         check_ids(items.ids, Part("table", "items", items.table))
@@ -184,7 +185,7 @@ class _Builder:
             names = list(dict.fromkeys(label for row in self.labels for label in row))
             texts = pa.array([[name] for name in names], STRINGS)
             labels = Items.from_table(pa.table({"id": pa.array(names, STRING), "texts": texts}))
-        catalogue = Catalogue(items, labels, self._split_parts() if self.columns.labels else [])
+        catalogue = make(items, labels, self._split_parts() if self.columns.labels else [])
         found.statistics = statistics(catalogue)
         catalogue.imported = found
         return catalogue

@@ -14,21 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.catalogue import Catalogue
+from mufin.data.check_report import BadLines, Problem, add_warning
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS, lists
 from mufin.data.importers import imgbin, lines
 from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
 from mufin.data.pictures import NoPictures
-from mufin.data.problems import BadLines, Problem, add_warning
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
 
 LINE_SCHEMA = pa.schema(
     {"uid": STRING, "title": STRING, "content": STRING, "target_ind": pa.list_(pa.int64())}
@@ -45,7 +48,7 @@ class XcTable:
     targets: tuple[np.ndarray, np.ndarray] | None  # offsets (n + 1,) and label rows, for points
 
 
-def read_xc(folder: Path, progress: Progress | None = None) -> Catalogue:
+def read_xc(make: type[Catalogue], folder: Path, progress: Progress | None = None) -> Catalogue:
     """Read a folder of the repository; `catalogue.imported` lists the problems."""
     progress = progress or Progress(quiet=True)
     problems: list[Problem] = []
@@ -69,7 +72,7 @@ def read_xc(folder: Path, progress: Progress | None = None) -> Catalogue:
         filters += _read_filter(folder / f"filter_labels_{name}.txt", ids, label_items.ids)
     if filters:
         parts.append(Part("filter", "filter", pa.concat_tables(filters)))
-    catalogue = Catalogue(items, label_items, parts)
+    catalogue = make(items, label_items, parts)
     pairs = sum(len(one) for one in filters)
     catalogue.imported = Imported("xc", statistics(catalogue), {"filter pairs": pairs}, problems)
     return catalogue

@@ -9,20 +9,23 @@ from pathlib import Path
 
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
-from mufin.evaluate.report.adaptation import adaptation_section
 from mufin.evaluate.report.attention import attention_section
 from mufin.evaluate.report.calibration import calibration_section
-from mufin.evaluate.report.classifiers import alpha_section, classifiers_section
+from mufin.evaluate.report.classifiers import adaptation_section, alpha_section, classifiers_section
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.examples import examples_section, modalities_section
 from mufin.evaluate.report.figures import require_packages
 from mufin.evaluate.report.label_noise import label_noise_section
 from mufin.evaluate.report.latency import latency_section
-from mufin.evaluate.report.metrics import category_section, metrics_section, popularity_section
+from mufin.evaluate.report.metrics import (
+    category_section,
+    metrics_section,
+    popularity_section,
+    signals_section,
+)
 from mufin.evaluate.report.page import Page, Section
-from mufin.evaluate.report.signals import signals_section
 from mufin.evaluate.score import DEPTH, encode_points, predict_from, score_predictions
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
 from mufin.progress import Progress
 from mufin.version import VERSION
 

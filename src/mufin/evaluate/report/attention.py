@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from mufin.attention import CrossAttention
-from mufin.bag import Bag
 from mufin.data.images import load_pixels
 from mufin.data.items import Items
+from mufin.encode.attention import CrossAttention
+from mufin.encode.bag import Bag
 from mufin.errors import PictureError
 from mufin.evaluate.report.data import ReportData, display_name
 from mufin.evaluate.report.figures import Theme, truncate

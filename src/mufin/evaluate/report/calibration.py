@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mufin.evaluate.calibration import CALIBRATION_BINS, calibration_curve, expected_calibration_error
-from mufin.evaluate.relevant_hits import FloatArray, IntArray
+from mufin.evaluate.metrics import CALIBRATION_BINS, calibration_curve, expected_calibration_error
+from mufin.evaluate.per_point import FloatArray, IntArray
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.figures import Draw, Theme, clean_axes
 from mufin.evaluate.report.page import Figure, Section, Table, Text

@@ -11,16 +11,16 @@ import torch
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
+from mufin.data.ragged import Ints
 from mufin.data.split import Split
 from mufin.data.thumbnails import small
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.bins import categories_of
-from mufin.evaluate.relevant_hits import FloatArray
+from mufin.evaluate.per_point import FloatArray
 from mufin.evaluate.report.figures import truncate
 from mufin.evaluate.report.page import Card, data_uri
 from mufin.evaluate.score import Predictions, training_relevance
-from mufin.model import Mufin
-from mufin.ragged import Ints
+from mufin.model.mufin import Mufin
 from mufin.signals.base import Query, marked
 
 CARD_CHARACTERS = 90

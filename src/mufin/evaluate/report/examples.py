@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import torch
 
+from mufin.data.ragged import Ints
 from mufin.encode.features import Groups
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.page import Block, Gallery, QueryRow, Rows, Section, Table, Text
-from mufin.ragged import Ints
 from mufin.signals.base import marked
 
 Modality = Literal["both", "text", "image"]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mufin.data.ragged import Ints
 from mufin.evaluate.report.data import ReportData, display_name
 from mufin.evaluate.report.page import Gallery, QueryRow, Rows, Section, Table, Text
-from mufin.ragged import Ints
 
 BATCH_POINTS = 256
 PAIRS_ON_PAGE = 8

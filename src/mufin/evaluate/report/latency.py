@@ -12,7 +12,7 @@ from mufin.encode.features import Groups
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.figures import Theme, clean_axes
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
-from mufin.runtime.inference import inference_mode
+from mufin.runtime.autograd import inference_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

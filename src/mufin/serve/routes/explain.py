@@ -11,17 +11,16 @@ from fastapi import APIRouter, Request
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.attention import CrossAttention
-from mufin.bag import Bag
+from mufin.encode.attention import CrossAttention
+from mufin.encode.bag import Bag
 from mufin.encode.features import Groups
 from mufin.serve import responses
 from mufin.serve.answer import Query, table_of
-from mufin.serve.limits import check_cost
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
 from mufin.serve.requests import documented, json_body, service_of
 from mufin.serve.routes.labels import row_of
-from mufin.serve.schemas import ExplainBody
+from mufin.serve.schemas import ExplainBody, check_cost
 
 router = APIRouter(prefix="/v1")
 NEAREST = 8

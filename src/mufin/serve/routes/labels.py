@@ -9,10 +9,10 @@ from fastapi.responses import JSONResponse, Response
 
 from mufin.serve import responses
 from mufin.serve.images import image_response
-from mufin.serve.limits import LIMITS
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
 from mufin.serve.requests import ANY_ID, service_of
+from mufin.serve.schemas import LIMITS
 
 router = APIRouter(prefix="/v1")
 Words = Annotated[str, Query(max_length=200, description="Part of an id or a text")]

@@ -11,14 +11,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPBearer
 
 from mufin.data.item import Item
-from mufin.model import Mufin
+from mufin.model.mufin import Mufin
 from mufin.serve import responses
 from mufin.serve.images import check_count, check_pixels
-from mufin.serve.limits import check_cost
 from mufin.serve.live import State
 from mufin.serve.problem import Problem
 from mufin.serve.requests import ANY_ID, documented, json_body, service_of
-from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody
+from mufin.serve.schemas import ExampleBody, ExamplesBody, IdsBody, LabelBody, LabelsBody, check_cost
 from mufin.serve.service import Service
 
 BEARER = HTTPBearer(auto_error=False, description="The token of a service that has one")  # for the schema

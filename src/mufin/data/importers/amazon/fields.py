@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data import safe_json
+from mufin.data.check_report import BadLines
+from mufin.data.formats import safe_json
 from mufin.data.formats.schema import STRING, STRINGS, lists
-from mufin.data.importers import lines, literal
-from mufin.data.problems import BadLines
+from mufin.data.importers import lines
+from mufin.data.importers.lines import evaluate
 from mufin.errors import CatalogueError
 from mufin.progress import Progress
 
@@ -69,7 +70,7 @@ def detect_release(path: Path) -> tuple[Release, lines.Syntax]:
     for line in lines.first_lines(path):
         for syntax in SYNTAXES:
             try:
-                row = safe_json.loads(literal.evaluate(line) if syntax == "literal" else line)
+                row = safe_json.loads(evaluate(line) if syntax == "literal" else line)
             except ValueError:
                 continue
             if isinstance(row, dict):

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mufin.data.check_report import BadLines, Problem
 from mufin.data.formats import parquet
 from mufin.data.formats.schema import STRING, STRINGS, flatten, lists
-from mufin.data.importers.amazon.curate import Curated, Curation, Relation, curate
+from mufin.data.importers.amazon.curate import Curated, Curation, KeyIndex, Relation, curate, id_keys
 from mufin.data.importers.amazon.fields import products
-from mufin.data.importers.amazon.keys import KeyIndex, id_keys
 from mufin.data.importers.imported import Imported, Statistics, text_tokens
-from mufin.data.problems import BadLines, Problem
 from mufin.data.write import new_folder
 from mufin.errors import CatalogueError, UsageError
 from mufin.progress import Progress

@@ -1,0 +1,71 @@
+"""`mufin config`: print settings, presets and variants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands.options import Settings, Variant
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.config import Config
+
+
+def config(
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Which settings to start from.")] = "best",
+    variant: Variant = None,
+    settings: Settings = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")
+    ] = None,
+    list_names: Annotated[
+        bool, typer.Option("--list", help="Name presets and variants, and what they set.")
+    ] = False,
+) -> None:
+    """Print settings as TOML, for `mufin train --config`.
+
+    \b
+    Example:
+      mufin config --preset paper --set pretrain.epochs=50 -o shop.toml
+      mufin config --preset paper --variant no-as
+    """
+    if list_names:
+        return _list_settings()
+    text = chosen_settings(preset, None, variant, settings or []).to_toml()
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, "utf-8")
+        typer.echo(f"Settings are in {output}; use them with: mufin train FOLDER -o RUN --config {output}")
+
+
+def _list_settings() -> None:
+    """Presets with what they change of the paper's values; variants with what they change of any."""
+    from mufin.config import Config
+    from mufin.model.info import differences
+    from mufin.presets import PRESETS, VARIANTS
+
+    typer.echo("Presets")
+    for name in PRESETS:
+        changed = differences(Config.preset(name), Config())
+        typer.echo(f"  {name}" + ("" if changed else "  (the paper's values)"))
+        for line in changed:
+            typer.echo(f"    {line}")
+    typer.echo("Variants")
+    for name, changes in VARIANTS.items():
+        typer.echo(f"  {name}")
+        for line in changes:
+            typer.echo(f"    {line}")
+
+
+def chosen_settings(preset: str | None, file: Path | None, variant: str | None, changes: list[str]) -> Config:
+    """Settings from a preset or a file, of a variant if one is named, with changes."""
+    from mufin.config import Config
+
+    if preset is not None and file is not None:
+        raise UsageError("give --preset or --config, not both")
+    base = Config.preset(preset or "best") if file is None else Config.read(file)
+    return base.override(changes) if variant is None else base.variant(variant, changes)

@@ -1,0 +1,105 @@
+"""`mufin evaluate`: measure a model on a split or on questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands import printing
+from mufin.commands.options import (
+    Category,
+    Device,
+    Exact,
+    Folder,
+    Json,
+    Propensity,
+    Quiet,
+    Report,
+    Run,
+    TestSplit,
+    constants,
+    load_model,
+)  # fmt: skip
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
+    from mufin.model.mufin import Mufin
+    from mufin.progress import Progress
+
+
+def evaluate(
+    run: Run,
+    folder: Folder,
+    split: TestSplit = "test",
+    fitb: Annotated[
+        str | None, typer.Option(metavar="QUESTIONS", help="Answer fill-in-the-blank questions instead.")
+    ] = None,
+    propensity: Propensity = "0.55,1.5",
+    report: Report = None,
+    category: Category = "category",
+    device: Device = "auto",
+    exact: Exact = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a model on a split of a catalogue.
+
+    Metrics with an @ are percentages, AUC and MRR lie between 0 and 1. QUESTIONS is a file or a name inside
+    the catalogue.
+
+    \b
+    Example:
+      mufin evaluate runs/shop shop/ --split test --json
+      mufin evaluate runs/shop shop/ --report report.html
+      mufin evaluate runs/outfits outfits/ --fitb fitb_test
+    """
+    from mufin.data.catalogue import Catalogue
+    from mufin.progress import Progress
+
+    catalogue = Catalogue.read(folder)
+    progress = Progress(quiet or json)
+    if fitb is not None and report is not None:
+        raise UsageError("a report is about a split, --fitb about questions; ask for one of them")
+    if fitb is not None:
+        values = _answer(load_model(run, device, exact), catalogue, _questions(folder, fitb), progress)
+    else:
+        catalogue.split(split)  # an unknown name should not cost the time of loading a model
+        a_b = constants(propensity)
+        if report is not None:
+            from mufin.evaluate.report import check_report, write_report
+
+            check_report(report)
+            model = load_model(run, device, exact)
+            values = write_report(model, catalogue, report, split, a_b, category, progress)
+        else:
+            from mufin.evaluate.score import evaluate as evaluate_model
+
+            values = evaluate_model(load_model(run, device, exact), catalogue, split, a_b, progress)
+    if json:
+        printing.show_json({name: round(value, 6) for name, value in values.items()})
+    else:
+        printing.show_metrics({str(run): values})
+        if report is not None:
+            typer.echo(f"\nThe report is in {report}")
+
+
+def _questions(folder: Path, name: str) -> str | Path:
+    """A path, or a name inside the catalogue with or without its suffix."""
+    if Path(name).is_file():
+        return Path(name)
+    return Path(name).stem if (folder / name).is_file() else name
+
+
+def _answer(model: Mufin, catalogue: Catalogue, source: str | Path, progress: Progress) -> dict[str, float]:
+    """The share of fill-in-the-blank questions that the model answers rightly."""
+    from mufin.evaluate.metrics import fitb_accuracy
+    from mufin.evaluate.score import answer
+
+    questions = catalogue.questions(source)
+    if not len(questions):
+        raise UsageError(f"{source}: no questions in it")
+    chosen = answer(model, catalogue, questions, progress)
+    return {"accuracy": 100 * fitb_accuracy(chosen, questions.answer), "questions": len(questions)}

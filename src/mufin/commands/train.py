@@ -1,0 +1,147 @@
+"""`mufin train` and `mufin demo`: train a model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mufin.commands import printing
+from mufin.commands.config import chosen_settings
+from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings, Variant
+from mufin.errors import UsageError
+
+if TYPE_CHECKING:
+    from mufin.data.catalogue import Catalogue
+
+
+def train(
+    folder: Folder,
+    output: NewRun,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Settings by name; `best` if not given.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file instead.")
+    ] = None,
+    variant: Variant = None,
+    modalities: Annotated[
+        str | None, typer.Option(metavar="text|image|both", help="What to look at.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same model.")] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="The split to train on.")] = "train",
+    sets: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train on these sets, items left out as sets.points says."),
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model on a catalogue.
+
+    \b
+    Example:
+      mufin train shop/ -o runs/shop
+      mufin train shop/ -o runs/words --modalities text --set finetune.epochs=10
+      mufin train shop/ -o runs/no-as --preset paper --variant no-as
+    """
+    started = time.monotonic()
+    given = {"modalities": modalities, "seed": seed, "run.device": None if device == "auto" else device}
+    chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
+    used = chosen_settings(preset, config, variant, [*chosen, *(settings or [])])
+    from mufin.data.catalogue import Catalogue
+    from mufin.runtime.memory import keep_freed_memory
+
+    catalogue = Catalogue.read(folder)
+    if sets is not None:
+        catalogue = catalogue.from_sets(sets, used.sets.points, used.seed)
+    with _claimed(output), keep_freed_memory():
+        from mufin.train.fit import fit
+
+        model = fit(catalogue, used, output, split, quiet=quiet or json)
+    seconds = time.monotonic() - started
+    if json:
+        facts = {
+            "model": output,
+            "labels": len(model.labels),
+            "seconds": round(seconds, 1),
+        }
+        printing.show_json(facts)
+        return
+    typer.echo(
+        f"Trained on {len(model.labels):,} labels in {printing.duration(seconds)}; the model is in {output}"
+    )
+    printing.show_next(_next_commands(output, folder, catalogue))
+
+
+def demo(
+    output: NewRun = Path("runs/demo"),
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Settings by name.")] = "fast",
+    settings: Settings = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train on the embedded catalogue, beside two baselines.
+
+    Takes a few minutes on two cores, and leaves a model to play with; `--preset best` is more accurate,
+    and takes longer.
+
+    \b
+    Example:
+      mufin demo -o runs/demo
+    """
+    used = chosen_settings(preset, None, None, settings or [])
+    from mufin.data.catalogue import Catalogue
+    from mufin.progress import Progress
+    from mufin.runtime.memory import keep_freed_memory
+
+    catalogue = Catalogue.demo()
+    progress = Progress(quiet or json)
+    progress.say(f"{catalogue}: {len(catalogue.split('train')):,} points to train on")
+    with _claimed(output), keep_freed_memory():
+        from mufin.evaluate.demo import run_demo
+
+        found = run_demo(catalogue, used, output, progress)
+    if json:
+        printing.show_json({"model": output, "seconds": found.train_seconds, "scores": found.scores})
+        return
+    printing.show_demo(found)
+    typer.echo(f"\nTrained in {printing.duration(found.train_seconds)}; the model is in {output}")
+    query = found.examples[0].text if found.examples else "house"
+    printing.show_next([f'mufin recommend {output} "{query}"', f"mufin info {output}"])
+
+
+@contextmanager
+def _claimed(run: Path) -> Iterator[None]:
+    """Make the folder for a model before hours are spent on training; refuse one that holds other things."""
+    if run.is_dir() and not (run / "mufin.json").exists():
+        # What a run that was stopped may have left is no reason to refuse.
+        others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
+        if others:
+            raise UsageError(
+                f"{run} is not empty and not a model folder (it has {others[0]}); choose another -o"
+            )
+    existed = run.exists()
+    run.mkdir(parents=True, exist_ok=True)
+    if not os.access(run, os.W_OK):
+        raise UsageError(f"{run} cannot be written to; choose another -o")
+    try:
+        yield
+    finally:
+        if not existed:
+            with suppress(OSError):  # only an empty folder goes
+                run.rmdir()
+
+
+def _next_commands(run: Path, folder: Path, catalogue: Catalogue) -> list[str]:
+    questions = [part.name for part in catalogue.parts.values() if part.kind == "questions"]
+    tests = [f"mufin evaluate {run} {folder}"] if "test" in catalogue.splits else []
+    tests += [f"mufin evaluate {run} {folder} --fitb {name}" for name in questions[-1:]]
+    return [*tests, f'mufin recommend {run} "a few words"', f"mufin info {run}"]

@@ -1,0 +1,1 @@
+"""Download images by URL, safely and politely."""

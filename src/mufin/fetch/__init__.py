@@ -1,1 +1,0 @@
-"""Download the images of a catalogue, politely and without trusting any host."""

@@ -1,0 +1,1 @@
+"""The trained model: what it knows, what it answers, how it is stored."""

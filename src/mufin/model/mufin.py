@@ -1,0 +1,316 @@
+"""Mufin: a trained model — embed, shortlist, recommend, add and remove labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch.nn import functional as F
+
+from mufin.config import Config
+from mufin.data.item import Item
+from mufin.data.items import Items
+from mufin.data.ragged import offsets_of
+from mufin.data.thumbnails import thumbnails
+from mufin.encode.bag import Bag, PackedBags
+from mufin.encode.embedder import Embedder
+from mufin.encode.features import Advance, Features, Groups, silent
+from mufin.errors import UsageError
+from mufin.model.hits import Hit, Ranked
+from mufin.model.labels import Labels
+from mufin.rank.ranker import Ranker
+from mufin.retrieve.approximate import sample
+from mufin.retrieve.build import Index, build_index
+from mufin.retrieve.lists import Lists
+from mufin.retrieve.shortlist import Shortlist
+from mufin.runtime.autograd import inference_mode
+from mufin.signals.base import Candidates, Known, Query, Signal, grouped
+from mufin.signals.compatibility import Compatibility
+from mufin.signals.evidence import evidence, proposed, read
+from mufin.signals.mixture import PAPER_BETA, RARITY, Evidence, Mixture
+
+CHUNK = 256  # queries ranked at a time: bounds the memory of (B, 100, m, D)
+
+
+class Mufin:
+    """A model ready to predict; `fit` makes one, `load` reads one."""
+
+    def __init__(
+        self,
+        config: Config,
+        embedder: Embedder,
+        ranker: Ranker,
+        labels: Labels,
+        signals: Sequence[Signal],
+        mixture: Mixture,
+        points: Lists | None = None,
+        index: Index | None = None,
+        compatibility: Compatibility | None = None,
+    ) -> None:
+        self.config, self.mixture, self.compatibility = config, mixture, compatibility
+        self.embedder, self.ranker = embedder.eval(), ranker.eval()
+        self.labels, self.signals = labels, tuple(signals)
+        self.points = Lists.none(0, labels.alive.device) if points is None else points
+        self.index = index or self._new_index()
+        self.exact = True  # encoders as they were trained; `load` may have chosen a faster form
+        # the manifest of each folder that it was read from or saved to
+        self.saved: dict[Path, dict[str, Any]] = {}
+
+    def _new_index(self) -> Index:
+        settings = self.config.retrieve
+        return build_index(
+            self.labels.entries(settings.entries), settings.search, sample(self.point_vectors())
+        )
+
+    def point_vectors(self) -> Tensor | None:
+        """x̂¹ (M, D) of the remembered points, if a signal keeps them."""
+        return next((found for signal in self.signals if (found := signal.point_vectors()) is not None), None)
+
+    @property
+    def known(self) -> Known:
+        """What the signals share."""
+        entries = tuple(self.config.retrieve.entries)
+        return Known(self.labels, self.index, entries, self.embedder, self.ranker, self.points)
+
+    @property
+    def says(self) -> dict[str, str]:
+        """The parts of a score, and what each says, for people."""
+        return {**{signal.name: signal.says for signal in self.signals}, RARITY: "how rare the label is"}
+
+    def __repr__(self) -> str:
+        return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
+
+    # -- items to queries ------------------------------------------------------------------------------------
+
+    def embed(self, items: Item | Sequence[Item]) -> Bag:
+        """X̂¹ of each item, padded: values (B, m, D), mask (B, m); `.vector()` gives x̂¹."""
+        table = self._table(items).only(self.config.modalities)
+        features = self.embedder.features(table, cached=False)
+        with torch.no_grad():
+            bag: Bag = self.embedder(features.batch(Groups.singles(np.arange(len(table)))))
+        return bag
+
+    def features(self, items: Items, cached: bool = False, progress: Advance = silent) -> Features:
+        """The frozen outputs of the descriptors that this model looks at, and what its signals read."""
+        return read(self.embedder, self.signals, items.only(self.config.modalities), cached, progress)
+
+    def query(self, features: Features, groups: Groups | None = None) -> Query:
+        """Groups of items, or each by itself, ready to be ranked."""
+        groups = groups or Groups.singles(np.arange(len(features)))
+        return Query(self.known, self.embedder.embed(features, groups), grouped(features, groups))
+
+    # -- queries to labels -----------------------------------------------------------------------------------
+
+    def shortlist(self, items: Item | Sequence[Item], k: int | None = None) -> Shortlist:
+        """R: the k nearest unique labels of each item by similarity alone."""
+        table = self._table(items)
+        wanted = k or self.config.retrieve.shortlist
+        return self.index.search(
+            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.living()
+        )
+
+    @torch.no_grad()
+    def rank(
+        self, query: Query, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
+    ) -> Ranked:
+        """The k best labels of each query; `exclude` (B, L) holds labels not to be shown for a query."""
+        if k < 1:
+            raise UsageError(f"k is {k}; ask for at least one label")
+        device = query.bags.rows.device
+        if not len(self.labels.alive) or not len(query):
+            return Ranked.nothing(len(query), device)
+        with inference_mode(device):
+            parts = [self._best(*part, k) for part in self._candidates(query, k, exclude, allowed)]
+            return Ranked.join(parts)
+
+    @torch.no_grad()
+    def candidates(self, query: Query, exclude: csr_matrix | None = None) -> tuple[Tensor, Evidence]:
+        """The labels (B, K) that each query is ranked over, −1 where fewer, and the evidence of each."""
+        labels, found = zip(*self._candidates(query, 1, exclude, None), strict=True)
+        width = max(part.shape[1] for part in labels)
+        padded = [F.pad(part, (0, width - part.shape[1]), value=-1) for part in labels]
+        return torch.cat(padded), Evidence.join(found)
+
+    def _candidates(
+        self, query: Query, k: int, exclude: csr_matrix | None, allowed: Tensor | None
+    ) -> Iterator[tuple[Tensor, Evidence]]:
+        """Chunk by chunk: what the signals propose, and the evidence for it."""
+        query = replace(query, known=self.known, exclude=exclude, allowed=self.labels.living(allowed))
+        width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
+        chunk = 2 * CHUNK if query.bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
+        for start in range(0, len(query), chunk):
+            rows = np.arange(start, min(start + chunk, len(query)), dtype=np.int64)
+            part = query if len(rows) == len(query) else query.take(rows)
+            found = proposed(self.signals, part, width)
+            yield found.rows, evidence(self.signals, part, found)
+
+    @torch.no_grad()
+    def evidence(self, query: Query, rows: Tensor) -> Evidence:
+        """The evidence for labels (B, K), whether or not they would be candidates."""
+        return evidence(self.signals, query, Candidates(rows, self.labels))
+
+    def _best(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
+        """The k candidates of the highest score."""
+        score = self.mixture.score(found)
+        probability = self.mixture.probability(score)
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        shown = found.take(best)
+        rows = labels.gather(1, best).where(shown.present, -1)
+        return Ranked(
+            rows, score.gather(1, best), probability.gather(1, best), self.mixture.parts(shown), shown.columns
+        )
+
+    @overload
+    def recommend(
+        self, items: Item, k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
+    ) -> list[Hit]: ...
+    @overload
+    def recommend(
+        self, items: Sequence[Item], k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
+    ) -> list[list[Hit]]: ...
+    def recommend(
+        self,
+        items: Item | Sequence[Item],
+        k: int = 10,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+    ) -> list[Hit] | list[list[Hit]]:
+        """The k best labels of an item, or of each, among `allow` if given, never of `deny`."""
+        listed = [items] if isinstance(items, Item) else list(items)
+        if not listed:
+            return []
+        with inference_mode(self.labels.alive.device):
+            table = Items.of(listed, stored=False)
+            own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
+            hits = self.hits(self.rank(self._query(table), k, own, allowed))
+        return hits[0] if isinstance(items, Item) else hits
+
+    def hits(self, ranked: Ranked) -> list[list[Hit]]:
+        """Rows of numbers as hits with ids and first texts."""
+        rows = np.unique(ranked.labels.cpu().numpy())
+        terms = self.mixture.terms
+        columns = [column.name for column in terms.columns]
+        return ranked.hits(self.labels.names(rows[rows >= 0]), terms.parts, columns)
+
+    def own_labels(self, items: Items) -> csr_matrix | None:
+        """(B, L): the label that each item is itself, where datapoints and labels are the same things."""
+        if not self.labels.own_items:
+            return None
+        rows = self.labels.items.rows(items.ids)
+        known, shape = rows >= 0, (len(items), len(self.labels.alive))
+        return csr_matrix((known[known], rows[known], offsets_of(known)), shape)
+
+    @torch.no_grad()
+    def score(self, bags: PackedBags, candidates: PackedBags) -> Tensor:
+        """s (B, C) of each bag with each candidate, as a label without training: w = ẑ, no memory.
+
+        A learnt mixture says nothing about such labels: then β is the paper's.
+        """
+        beta = PAPER_BETA if self.config.rank.beta == "learnt" else self.config.rank.beta
+        c, a = self.ranker.untrained(bags, candidates)
+        return beta * c + (1 - beta) * a
+
+    # -- labels come and go ----------------------------------------------------------------------------------
+
+    def add_labels(self, items: Item | Sequence[Item]) -> None:
+        """Labels that can be recommended at once, without training: α = 1, no centroid."""
+        table = self._table(items)
+        if not len(table):
+            return
+        self._check_new(table.ids.to_pylist())
+        fresh = self._label_query(table)
+        kept = thumbnails(table) if self.config.run.pictures else table.only("text")
+        before = len(self.labels.alive)
+        self.signals = tuple(signal.with_labels(fresh) for signal in self.signals)
+        self.labels = self.labels.added(kept, fresh.bags)
+        last = torch.arange(len(self.labels.alive), device=self.labels.alive.device) >= before
+        entries = self.labels.entries(self.config.retrieve.entries).only(last)
+        if len(entries):
+            self.index = self.index.added(entries.vectors, entries.labels)
+        else:  # an index of centroids alone: these labels cannot be found, but they are there
+            self.index = self._new_index()
+
+    def _label_query(self, table: Items) -> Query:
+        """New labels, which are read as in training."""
+        read_as = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
+        features = read(self.embedder, self.signals, read_as, cached=False)
+        for i in np.flatnonzero(features.sizes == 0):
+            raise UsageError(
+                f"label {table[int(i)].id!r} has nothing to look at; give it a text or an image "
+                f"(this model reads: {self.config.modalities})"
+            )
+        return self.query(features)
+
+    def _check_new(self, ids: list[str]) -> None:
+        """Ids that no living label has; a removed label's row is given up before its id is used again."""
+        rows = self.labels.items.rows(ids)
+        living = self.labels.alive.cpu().numpy()
+        seen: set[str] = set()
+        for name, row in zip(ids, rows, strict=True):
+            if not name or name in seen or (row >= 0 and living[row]):
+                raise UsageError(f"label id {name!r} is taken or empty; give each label an id of its own")
+            seen.add(name)
+        if (rows >= 0).any():
+            self.compact()
+
+    def remove_labels(self, ids: str | Sequence[str]) -> None:
+        """Labels that are never recommended again; gone from the folder when the model is next saved."""
+        listed = [ids] if isinstance(ids, str) else list(ids)
+        self.labels = self.labels.removed(self.labels.rows(listed))
+
+    def compact(self) -> None:
+        """Give up the rows of removed labels, in the index and in the memory too."""
+        alive = self.labels.alive
+        if bool(alive.all()):
+            return
+        labels = alive.nonzero()[:, 0].cpu().numpy()
+        left = self.points.kept(labels, len(alive), np.arange(len(self.points)))
+        points = left.offsets.diff().nonzero()[:, 0].cpu().numpy()  # those that still have a label
+        self.points = self.points.kept(labels, len(alive), points)
+        self.signals = tuple(signal.keep(labels, points) for signal in self.signals)
+        self.labels = self.labels.compact()
+        self.index = self._new_index()
+
+    def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
+        """Remember these items as training points of these labels, without training: they vote at once.
+
+        A label that is given to an item several times counts once.
+        """
+        table = self._table(items)
+        if not self.config.memory.neighbours:
+            raise UsageError("this model has no memory; train with memory.neighbours = 50 or so")
+        if len(table) != len(labels):
+            raise UsageError(f"{len(table)} items, but labels for {len(labels)}; give one list an item")
+        rows = [self.labels.rows([ids] if isinstance(ids, str) else ids) for ids in labels]
+        device = self.labels.alive.device
+        offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
+        flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
+        listed = Lists(offsets, flat).unique()
+        fresh = self._query(table)
+        self.signals = tuple(signal.with_points(fresh) for signal in self.signals)
+        self.points = self.points.followed_by(listed)
+        counts = torch.bincount(listed.labels, minlength=len(self.labels.alive))
+        self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
+
+    def _query(self, table: Items) -> Query:
+        """Each item by itself; none of them may be empty."""
+        features = self.features(table)
+        for i in np.flatnonzero(features.sizes == 0):
+            raise UsageError(
+                f"item {table[int(i)].id or int(i)!r} has nothing to look at: no text, no readable image "
+                f"(this model reads: {self.config.modalities})"
+            )
+        return self.query(features)
+
+    def _table(self, items: Item | Sequence[Item]) -> Items:
+        listed = [items] if isinstance(items, Item) else list(items)
+        for item in listed:
+            if not isinstance(item, Item):
+                raise UsageError(f"expected an Item, got {item!r}; write Item(texts=[…], images=[…])")
+        return Items.of(listed, stored=False)

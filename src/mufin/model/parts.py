@@ -1,0 +1,197 @@
+"""The parts of a model folder, as they are written, and as they are checked before anything uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from mufin.config import Config
+from mufin.data.formats.parquet import keeps_pictures
+from mufin.data.images import read_bytes
+from mufin.data.items import Items
+from mufin.data.pictures import StoredPictures
+from mufin.encode.bag import PackedBags
+from mufin.encode.embedder import Embedder
+from mufin.errors import CatalogueError, ModelError, UsageError
+from mufin.files.folder import AGAIN
+from mufin.files.tensors import FLOATS, read_tensors, write_tensors
+from mufin.model.labels import Labels
+from mufin.rank.ranker import Ranker
+from mufin.retrieve.approximate import ApproximateIndex
+from mufin.retrieve.build import How, Index, build_index, on_cpu
+from mufin.retrieve.entries import Entries
+from mufin.retrieve.lists import Lists
+from mufin.signals.base import Signal
+from mufin.signals.compatibility import Compatibility
+
+PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
+GROUP = 1024  # labels per row group: what is read for one picture
+PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
+
+Files = dict[str, Path]
+
+
+# -- the network ---------------------------------------------------------------------------------------------
+
+
+def networks(embedder: Embedder, ranker: Ranker, signals: Sequence[Signal]) -> dict[str, nn.Module]:
+    """Everything with weights, by the name under which they are stored."""
+    own = {f"signals.{signal.name}": signal.network for signal in signals if signal.network is not None}
+    return {"embedder": embedder, "ranker": ranker, **own}
+
+
+def write_network(path: Path, modules: dict[str, nn.Module]) -> None:
+    """Encoders, projections, A_S, A_C, and the networks that signals bring."""
+    named = (
+        (f"{name}.{key}", t) for name, module in modules.items() for key, t in module.state_dict().items()
+    )
+    write_tensors(path, named)
+
+
+def fill_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict[str, Tensor]:
+    """The stored weights, into modules of the same layout; gives them by name.
+
+    They are mapped from the file or, if `exact`, copied: last digits depend on where in memory they begin.
+    """
+    tensors = read_tensors(path).all
+    if exact:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise ModelError(f"{path}: {name} is of {tensor.dtype}, expected torch.float32: {AGAIN}")
+    for name, module in modules.items():
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        try:
+            module.load_state_dict(own, assign=True)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise ModelError(f"{path} does not fit its settings ({reason})") from None
+    return tensors
+
+
+# -- labels --------------------------------------------------------------------------------------------------
+
+
+def write_labels(labels: Labels, folder: Path) -> None:
+    """What the model knows of its labels, and their texts and pictures."""
+    write_tensors(folder / "labels.safetensors", _label_tensors(labels))
+    # without Arrow's own copy of the schema, the bytes depend on the labels alone
+    table = _label_table(labels.items)
+    path = folder / "labels.parquet"
+    pq.write_table(table, path, compression="zstd", store_schema=False, row_group_size=GROUP)
+
+
+def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
+    yield "bags", labels.bags.rows
+    yield "offsets", labels.bags.offsets
+    if labels.bags.whole is not None:
+        yield "whole", labels.bags.whole
+    for name in PER_LABEL:
+        yield name, getattr(labels, name)
+
+
+def _label_table(items: Items) -> pa.Table:
+    """Ids, texts and, where there are any, small pictures."""
+    offsets, pictures = items.flat_images()
+    if not len(pictures):
+        return items.table
+    # A label added from a file brings paths; the folder must not depend on files elsewhere.
+    rows = [[read_bytes(p) for p in pictures[start:end]] for start, end in pairwise(offsets)]
+    return items.table.append_column("images", pa.array(rows, pa.list_(pa.binary())))
+
+
+def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Labels:
+    """What the model knows of its labels."""
+    items = _read_items(files["labels.parquet"])
+    if len(items) != manifest["labels"]:
+        raise ModelError(
+            f"{files['labels.parquet']} has {len(items)} labels, expected {manifest['labels']}: {AGAIN}"
+        )
+    tensors = read_tensors(files["labels.safetensors"])
+    n, dim = len(items), config.embed.dim
+    rows = tensors.get_floats("bags", None, dim)
+    bags = PackedBags(
+        rows,
+        tensors.get_offsets("offsets", n, len(rows)),
+        tensors.get_floats("whole", n, dim) if config.embed.bag == "raw" else None,
+    )
+    return Labels(
+        items, bags, tensors.get_floats("weights", n, dim), tensors.get_floats("alpha", n),
+        tensors.get_floats("centroids", n, dim), tensors.get("has_centroid", (n,), (torch.bool,)),
+        tensors.get("frequency", (n,), (*FLOATS, torch.int64)), torch.ones(n, dtype=torch.bool),
+        manifest["own_items"], float(manifest["untrained"]),
+    )  # fmt: skip
+
+
+def _read_items(path: Path) -> Items:
+    try:
+        lazy = keeps_pictures(path, PICTURES)
+        file = pq.ParquetFile(path)
+        schema = file.schema_arrow
+        if "images" in schema.names and schema.field("images").type.value_type != pa.binary():
+            raise CatalogueError("images must be bytes: a path would publish a file of this machine")
+        columns = [name for name in schema.names if name != "images" or not lazy]
+        # one chunk: a chunk per row group would cost a millisecond whenever rows are taken
+        table = file.read(columns=columns).combine_chunks()
+        table.validate(full=True)
+        items = Items.from_table(table)
+        return Items(items.table, StoredPictures(path)) if lazy else items
+    except (pa.ArrowException, OSError, CatalogueError, AttributeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
+
+
+# -- the index and the remembered points ---------------------------------------------------------------------
+
+
+def write_index(index: Index, how: How, like: Tensor | None, folder: Path) -> None:
+    """The entries and, also where a GPU does without, what a CPU searches them by."""
+    entries = index.entries
+    tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
+    write_tensors(folder / "index.safetensors", tensors)
+    built = on_cpu(index, entries, how, like)
+    if isinstance(built, ApproximateIndex):
+        built.save(folder / "index.faiss")
+
+
+def read_index(files: Files, n_labels: int, config: Config, device: torch.device) -> Index:
+    """The stored index, mapped."""
+    tensors = read_tensors(files["index.safetensors"])
+    vectors = tensors.get("vectors", (None, config.embed.dim), (torch.float32,))
+    labels = tensors.get_rows("labels", n_labels, len(vectors))
+    try:
+        entries = Entries(vectors.to(device), labels.to(device), n_labels)
+    except UsageError as error:
+        raise tensors.wrong(str(error)) from None
+    if "index.faiss" in files and device.type == "cpu":
+        return ApproximateIndex.load(files["index.faiss"], entries)
+    return build_index(entries, config.retrieve.search)
+
+
+def write_points(points: Lists, path: Path) -> None:
+    """The labels of the remembered training points."""
+    write_tensors(path, points.tensors())
+
+
+def read_points(path: Path, n_labels: int) -> Lists:
+    """What `write_points` wrote."""
+    return Lists.read(read_tensors(path), "", None, n_labels)
+
+
+# -- compatibility -------------------------------------------------------------------------------------------
+
+
+def read_compatibility(path: Path) -> Compatibility:
+    """What scores labels without training."""
+    tensors = read_tensors(path)
+    try:
+        return Compatibility.of(tensors.all)
+    except (KeyError, UsageError) as error:
+        raise tensors.wrong(f"does not hold an compatibility ({error})") from None

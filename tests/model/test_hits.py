@@ -1,0 +1,54 @@
+"""Hits: made in bulk, with parts and evidence that are there when one looks."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from mufin.model.hits import Hit, Ranked
+
+RANKED = Ranked(
+    torch.tensor([[4, 2], [2, -1]]),
+    torch.tensor([[2.0, 1.0], [0.5, -torch.inf]]),
+    torch.tensor([[0.75, 0.5], [0.25, 0.0]]),
+    torch.arange(8.0).view(2, 2, 2),
+    torch.arange(12.0).view(2, 2, 3),
+)
+NAMES = {4: ("four", "a table"), 2: ("two", "")}
+
+
+def made() -> list[list[Hit]]:
+    return RANKED.hits(NAMES, ["similarity", "memory"], ["similarity", "classifier", "log memory"])
+
+
+def test_hits_have_all_that_was_ranked() -> None:
+    (first, second), (third,) = made()
+    assert first == Hit(
+        "four", 2.0, 0.75, {"similarity": 0.0, "memory": 1.0},
+        {"similarity": 0.0, "classifier": 1.0, "log memory": 2.0}, "a table",
+    )  # fmt: skip
+    assert second.parts == {"similarity": 2, "memory": 3}
+    assert third.evidence == {"similarity": 6, "classifier": 7, "log memory": 8}
+    assert (third.similarity, third.classifier, third.memory) == (6, 7, 0)
+    assert Ranked.nothing(2, torch.device("cpu")).hits({}, [], []) == [[], []]
+
+
+def test_a_hit_of_many_is_like_one_made_alone() -> None:
+    for hit in (hit for hits in made() for hit in hits):
+        fields = hit.as_dict()
+        assert type(fields["parts"]) is type(fields["evidence"]) is dict
+        assert json.loads(json.dumps(fields)) == asdict(hit) == fields
+        alone = Hit(**fields)
+        for other in (pickle.loads(pickle.dumps(hit)), copy.copy(hit), copy.deepcopy(hit), replace(hit)):
+            assert other == hit == alone
+            assert "_numbers" not in vars(other)  # not the numbers of all the others
+        assert repr(hit) == repr(alone)
+        assert replace(hit, score=1.0).parts == hit.parts
+        with pytest.raises(AttributeError, match="probability"):
+            _ = hit.probabilty  # type: ignore[attr-defined]
+    assert not Hit("a", 0.0, 0.0).parts
