@@ -61,15 +61,25 @@ def settled(slow: Slow) -> int:
     return before
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_never_more_than_so_many_in_flight(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch", [1, 2, 5, 64])
+def test_never_more_than_a_batch_in_flight(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
-    with closing(loaded([str(n) for n in range(20)], 8, ahead)) as found:
+    with closing(loaded([str(n) for n in range(20)], 8, batch)) as found:
         assert next(found) == [0]
-        assert settled(slow) == ahead  # the one that was read, and those that wait
+        assert settled(slow) == min(batch, 20)  # the one that was read, and those that wait
         assert next(found) == [1]
-        assert settled(slow) == ahead + 1
+        assert settled(slow) == min(batch + 1, 20)
         assert [int(one[0]) for one in found if isinstance(one, np.ndarray)] == list(range(2, 20))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 64])
+def test_no_thread_works_beside_a_caller_who_needs_all_cores(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    for number, pixels in enumerate(loaded([str(n) for n in range(12)], 8, batch, overlap=False)):
+        assert pixels == [number]
+        assert slow.begun == min((number // batch + 1) * batch, 12)
 
 
 def test_the_same_threads_load_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:

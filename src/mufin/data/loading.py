@@ -1,11 +1,11 @@
-"""Many images: decoded by threads that outlive a batch, some images ahead of whoever reads them."""
+"""Many images: decoded by threads that outlive a batch, while the caller works on earlier ones."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,21 +20,28 @@ if TYPE_CHECKING:
 Loaded = np.ndarray | PictureError
 
 
-def loaded(pictures: Sequence[Picture], size: int, ahead: int = 64) -> Generator[Loaded]:
+def loaded(
+    pictures: Sequence[Picture], size: int, batch: int = 64, overlap: bool = True
+) -> Generator[Loaded]:
     """The pixels of each image in order, (size, size, 3) uint8, or what is wrong with it.
 
-    At most `ahead` images are being decoded, or wait decoded, at any time. Close the iterator if you stop
-    early: images that no thread has begun are then left alone.
+    At most `batch` images are being decoded, or wait decoded, at any time. With `overlap`, threads decode
+    while the caller works; without, they decode a batch and then leave the cores to the caller. Close the
+    iterator if you stop early: images that no thread has begun are then left alone.
     """
     if len(pictures) <= 1:  # handing one image to a thread takes longer than it saves
         yield from (_load(picture, size) for picture in pictures)
         return
     waiting: deque[Future[Loaded]] = deque()
-    threads = _threads()
+    threads, kept = _threads(), batch - 1 if overlap else 0
     try:
-        for picture in pictures:  # a lazy sequence is read by one thread
+        for number, picture in enumerate(pictures, 1):  # a lazy sequence is read by one thread
             waiting.append(threads.submit(_load, picture, size))
-            if len(waiting) == ahead:
+            if len(waiting) < batch and number < len(pictures):
+                continue
+            if not overlap:
+                wait(waiting)
+            while len(waiting) > kept:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mufin.data.loading import Loaded, loaded
+from mufin.data.loading import Loaded, cores, loaded
 from mufin.data.ragged import Ragged, offsets_of
 from mufin.encode.checkpoints import load_transformer, stored_transformer
 from mufin.encode.network import Cut, Lite0
@@ -80,8 +80,10 @@ class VisionEncoder(nn.Module):
     def prepare(self, pictures: Sequence[Any], batch: int = 64) -> Ragged:
         """The frozen part: a vector, hidden states at the cut or pixels; no row for a broken picture.
 
-        Threads decode the next images while the network runs.
+        Threads decode the next images while the network runs, unless it keeps all cores busy itself: torch's
+        threads wait for one another, and each for the core that a decoder has taken.
         """
+        overlap = next(self.network.parameters()).is_cuda or torch.get_num_threads() < cores()
         readable = np.zeros(len(pictures), np.int64)
 
         def pixels(found: Iterator[Loaded]) -> Iterator[np.ndarray]:
@@ -90,7 +92,7 @@ class VisionEncoder(nn.Module):
                     readable[place] = 1
                     yield image
 
-        with closing(loaded(pictures, self.size, batch)) as found:
+        with closing(loaded(pictures, self.size, batch, overlap)) as found:
             portions = self._portions(pixels(found), batch)
             rows = [self._frozen(torch.from_numpy(np.stack(some))) for some in portions]
         nothing = torch.zeros(0, self.size, self.size, 3, dtype=torch.uint8)
