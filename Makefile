@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Everything lives in .venv; nothing is installed elsewhere.
+# `make` without a target lists the targets. Packages are installed into .venv only.
 PYTHON  ?= python3
 WORKERS ?= 2
 PORT    ?= 8000
@@ -12,16 +12,16 @@ STAMP   := .venv/.installed
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-install: $(STAMP) ## create .venv and install mufin with all extras, at the pinned versions
+install: $(STAMP) ## create .venv and install mufin with all extras at the pinned versions
 
 $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 	PYTHON="$(PYTHON)" scripts/install.sh .venv -e ".[$(EXTRAS)]"
 	@touch $@
 
-demo: install ## train on the embedded catalogue into runs/demo, print metrics and predictions
+demo: install ## train on the embedded catalogue, print metrics and predictions, save runs/demo
 	$(BIN)/mufin demo
 
-serve: runs/demo/mufin.json ## serve the demo model with its page on http://127.0.0.1:8000 (PORT=8000)
+serve: runs/demo/mufin.json ## serve the demo model and its web page at http://127.0.0.1:8000 (PORT=8000)
 	$(BIN)/mufin serve runs/demo --catalogue src/mufin/demo --port $(PORT)
 
 runs/demo/mufin.json: | install
@@ -31,28 +31,31 @@ test: install ## run all tests and doctests (WORKERS=2)
 	scripts/browser.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-check: install ## lint, formatting and types: what must be clean before a commit
+check: install ## check lint, formatting and types; must pass before a commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
+	$(BIN)/python scripts/code_numbers.py --check
 
-format: install ## rewrite the code in the house style
+format: install ## fix lint and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: install ## write docs/cli.md from the commands' own help
+docs: install ## generate docs/cli.md and the numbers in docs/design.md
 	$(BIN)/python scripts/cli_docs.py
+	$(BIN)/python scripts/code_numbers.py
 
-dist: install ## build wheel and sdist into dist/, then try the wheel in an environment of its own
+dist: install ## build wheel and sdist into dist/, then test the wheel in a fresh environment
 	rm -rf dist build/wheel
 	$(BIN)/python -m build --no-isolation
 	PYTHON=$(BIN)/python scripts/install.sh build/wheel dist/*.whl
 	cd build && wheel/bin/mufin --version && wheel/bin/mufin --help
 	rm -rf build/wheel
 
-pins: install ## write constraints.txt from what is installed in .venv
+pins: install ## write the versions installed in .venv to constraints.txt
 	$(BIN)/python scripts/pins.py
 
-clean: ## remove what was built, except .venv and runs
+clean: ## remove build output and caches; keep .venv and runs
 	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

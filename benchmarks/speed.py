@@ -69,15 +69,16 @@ def stages(model: Mufin, parts: Sequence[Sequence[Item]]) -> dict[str, float]:
 def start_up(folder: Path, device: str, title: str) -> Row:
     """Time a fresh process: import torch, import mufin and load, first answer; and what it holds then."""
     code = f"""
-import time, resource, json
+import json, re, time
 start = time.perf_counter(); import torch
 if {device!r} == "cuda": torch.zeros(1, device="cuda")
 torch_in = time.perf_counter(); import mufin; from mufin import Item, load
 imported = time.perf_counter(); model = load({str(folder)!r}, {device!r})
 loaded = time.perf_counter(); model.recommend(Item(texts=[{title!r}]), {K})
 done = time.perf_counter()
+peak = re.search("VmHWM:\\s+(\\d+)", open("/proc/self/status").read())  # of this process alone
 print(json.dumps({{"import torch s": torch_in - start, "load s": loaded - imported,
-  "first answer s": done - loaded, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}}))"""
+  "first answer s": done - loaded, "peak MB": int(peak[1]) / 1024}}))"""
     found = json.loads(_output([sys.executable, "-c", code]))
     command = [sys.executable, "-m", "mufin", "recommend", str(folder), title, "--device", device, "--json"]
     torch_alone, whole = elapsed([sys.executable, "-c", "import torch"]), elapsed(command)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make sure that there is a browser for the tests of the page: a Chromium of the system, or one from apt.
+# Ensure that a Chromium for the tests of the web page is installed; install it with apt-get if not.
 #
-#   CI    where it is set, a browser that cannot be had is a failure; else the tests are skipped, and say so
+#   CI    if set, fail when no browser can be installed; otherwise those tests are skipped with a message
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome google-chrome-stable; do
@@ -16,13 +16,13 @@ as_root() {
 install_with_apt() {
     command -v apt-get >/dev/null || return
     export DEBIAN_FRONTEND=noninteractive
-    echo "No Chromium here; installing it with apt-get for the tests of the page …" >&2
+    echo "Chromium not found; installing it with apt-get for the tests of the web page …" >&2
     as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null ||
         { as_root apt-get update -qq && as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 }
 
 if ! install_with_apt; then
-    echo "There is no Chromium, and apt-get could not install it: the tests of the page will not run." >&2
-    echo "Install it (Debian: apt-get install chromium) or: .venv/bin/playwright install chromium" >&2
+    echo "Chromium not found, and apt-get could not install it: the tests of the web page will not run." >&2
+    echo "Install it (Debian: apt-get install chromium), or run: .venv/bin/playwright install chromium" >&2
     if [ -n "${CI:-}" ]; then exit 1; fi
 fi

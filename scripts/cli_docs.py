@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands' own help; with --check, only say whether it is up to date."""
+"""Generate docs/cli.md from the help of the commands; with --check, only test that it is up to date."""
 
 import sys
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ HEADER = """\
 
 
 def commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, str]]:
-    """Yield (full name, help text) of a command and of all below it, in the order of their definition.
+    """Yield (full name, help text) of a command and of its subcommands, in the order of their definition.
 
-    Works on the click objects behind the app, with the width fixed and rich's boxes off: the text depends
-    neither on the terminal nor on whether rich is installed.
+    Uses the click objects behind the app with a fixed width and without rich: the text must depend neither on
+    the terminal nor on whether rich is installed.
     """
     command.rich_markup_mode = None
     context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH)
@@ -30,7 +30,7 @@ def commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str,
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     from typer.main import get_command
 
     from mufin.cli import app
@@ -42,12 +42,12 @@ def render() -> str:
 
 
 def main() -> int:
-    """Write or check the page; 1 where a check finds it out of date."""
+    """Write or check the page; return 1 if a check finds it out of date."""
     page = render()
     if "--check" in sys.argv[1:]:
         if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
             return 0
-        print("docs/cli.md is not what the commands say of themselves; run `make docs`", file=sys.stderr)
+        print("docs/cli.md is out of date; run `make docs`", file=sys.stderr)
         return 1
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page, encoding="utf-8")

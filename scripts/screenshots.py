@@ -1,4 +1,4 @@
-"""Make the pictures of the page in docs/images, from a demo model (`make demo`) and the embedded catalogue.
+"""Take the screenshots in docs/images from a demo model (`make demo`) and the embedded catalogue.
 
 .venv/bin/python scripts/screenshots.py [MODEL]
 """
@@ -16,24 +16,19 @@ from typing import Any
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 ITEM = "openclipart:food/desserts/muffin_jean_victor_balin_"
 LABEL = "q1905"  # dessert
-DESK, PHONE = {"width": 1400, "height": 880}, {"width": 390, "height": 844}
-# name: (address, what must be there before the shutter opens, size of the window, colours)
-PICTURES: dict[str, tuple[str, str, dict[str, int], str]] = {
-    "page": (f"#/ask?item={ITEM}&label={LABEL}", "#panel .tiles", DESK, "light"),
-    "page-dark": (
-        f"#/ask?item={ITEM}&label={LABEL}",
-        "#panel .tiles",
-        {"width": 1400, "height": 880},
-        "dark",
-    ),
-    "page-map": ("#/map", ".in-view button", DESK, "light"),
+DESKTOP, PHONE = {"width": 1400, "height": 880}, {"width": 390, "height": 844}
+# name: (address, element to wait for, window size, colour scheme)
+SCREENSHOTS: dict[str, tuple[str, str, dict[str, int], str]] = {
+    "page": (f"#/ask?item={ITEM}&label={LABEL}", "#panel .tiles", DESKTOP, "light"),
+    "page-dark": (f"#/ask?item={ITEM}&label={LABEL}", "#panel .tiles", DESKTOP, "dark"),
+    "page-map": ("#/map", ".in-view button", DESKTOP, "light"),
     "page-phone": (f"#/ask?item={ITEM}", ".hit", PHONE, "light"),
 }
 
 
 @contextmanager
 def served(model: Path) -> Iterator[str]:
-    """The address of a service on a copy of the model: the map it keeps must not change the original."""
+    """Serve a copy of the model, since the server stores a map in its folder; yield the address."""
     import uvicorn
 
     from mufin.serve.app import build_app, build_service, listen
@@ -58,8 +53,8 @@ def served(model: Path) -> Iterator[str]:
             thread.join()
 
 
-def small(png: Path) -> None:
-    """Keep 256 colours: a third of the size, and no difference that is seen."""
+def shrink(png: Path) -> None:
+    """Reduce the image to 256 colours: a third of the size, no visible difference."""
     from PIL import Image
 
     with Image.open(png) as image:
@@ -67,21 +62,21 @@ def small(png: Path) -> None:
 
 
 def take(browser: Any, address: str) -> None:
-    """All pictures, one after the other."""
-    for name, (view, ready, size, colours) in PICTURES.items():
+    """Take all screenshots."""
+    for name, (view, ready, size, colours) in SCREENSHOTS.items():
         page = browser.new_page(viewport=size, color_scheme=colours, reduced_motion="reduce")
         page.goto(address + view)
-        page.locator(ready).first.wait_for(timeout=120_000)  # a map takes long at first
+        page.locator(ready).first.wait_for(timeout=120_000)  # computing the map takes long the first time
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(400)
         page.screenshot(path=IMAGES / f"{name}.png")
         page.close()
-        small(IMAGES / f"{name}.png")
+        shrink(IMAGES / f"{name}.png")
         print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size // 1024} KB")
 
 
 def main() -> None:
-    """Serve, look, keep."""
+    """Serve the model and take all screenshots."""
     from playwright.sync_api import sync_playwright
 
     model = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")

@@ -10,7 +10,7 @@ import tomli_w
 
 from mufin import Config, MufinError
 from mufin.config import VERSION
-from mufin.config_checks import toml_value
+from mufin.config_checks import parse_toml_value
 from mufin.errors import ConfigError
 from mufin.model.info import differences
 from mufin.presets import PRESETS, VARIANTS
@@ -79,7 +79,7 @@ def test_a_variant_can_be_changed_further() -> None:
 
 
 def test_variants_that_cannot_be_had() -> None:
-    with pytest.raises(ConfigError, match="no variant 'no-a'; there are: random-positives, .*no-as"):
+    with pytest.raises(ConfigError, match="unknown variant 'no-a'; choose one of: random-positives, .*no-as"):
         Config().variant("no-a")
     with pytest.raises(ConfigError, match="variant 'no-ac' changes nothing"):
         Config.preset("fast").variant("no-ac")
@@ -195,7 +195,7 @@ def test_a_setting_without_effect_is_an_error(setting: str, other: str, needed: 
     values: dict[str, dict[str, object]] = {}
     for assignment in (setting, other):
         *section, key = assignment.partition("=")[0].split(".")
-        values.setdefault(".".join(section), {})[key] = toml_value(assignment.partition("=")[2])
+        values.setdefault(".".join(section), {})[key] = parse_toml_value(assignment.partition("=")[2])
     path.write_text(tomli_w.dumps({**values.pop("", {}), **values}))
     with pytest.raises(ConfigError, match=f"some.toml: .*{said}"):
         Config.read(path)
@@ -248,7 +248,7 @@ def test_raw_bags_need_something_that_makes_the_vector(attention: str) -> None:
 def test_newer_version_is_refused(version: float, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     path.write_text(f"version = {version}\nfuture = 1\n")
-    with pytest.raises(ConfigError, match="new.toml: settings of version .*update mufin"):
+    with pytest.raises(ConfigError, match="new.toml: settings have version .*update mufin"):
         Config.read(path)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.errors import ModelError, MufinError, UsageError
-from mufin.files.folder import file_hash, text_of
+from mufin.files.folder import file_hash, manifest_text
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
 from mufin.signals.compatibility import Compatibility
@@ -53,7 +53,7 @@ def resign(folder: Path) -> None:
     for entry in manifest["parts"].values():
         path = folder / entry["file"]
         entry.update(size=path.stat().st_size, hash=file_hash(path))
-    (folder / "mufin.json").write_text(text_of(manifest))
+    (folder / "mufin.json").write_text(manifest_text(manifest))
 
 
 def refused(folder: Path, said: str) -> None:
@@ -103,7 +103,7 @@ def test_code_in_a_folder_does_not_run(
         name = f"layout/{Path(file).parent}/evil.py"
         added = {"file": str((path.parent / "evil.py").relative_to(folder)), "size": 0, "hash": "0" * 32}
         manifest["parts"][name] = added
-        (folder / "mufin.json").write_text(text_of(manifest))
+        (folder / "mufin.json").write_text(manifest_text(manifest))
     resign(folder)
     try:
         load(folder).recommend(ASKED)
@@ -332,6 +332,6 @@ def test_saving_repairs_a_damaged_part(folder: Path) -> None:
     model: Mufin = load(folder)
     path = part(folder, "network.safetensors")
     path.write_bytes(flipped(path.read_bytes(), 9000))
-    refused(folder, "network-.*hash differs")
+    refused(folder, "network-.*hash mismatch")
     save(model, folder)
     assert load(folder).recommend(ASKED) == model.recommend(ASKED)

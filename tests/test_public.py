@@ -38,7 +38,7 @@ BASE = {*STAGES[0]}
 def test_public_names_are_what_all_says() -> None:
     for name in mufin.__all__:
         assert getattr(mufin, name) is not None
-    assert sorted({*mufin.__all__} - {"__version__"}) == sorted(mufin._HOMES)
+    assert sorted({*mufin.__all__} - {"__version__"}) == sorted(mufin._MODULES)
     assert dir(mufin) == sorted(mufin.__all__)
     assert mufin.__version__ == VERSION
     namespace: dict[str, object] = {}

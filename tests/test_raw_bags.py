@@ -18,7 +18,7 @@ from mufin.encode.features import Groups
 from mufin.errors import ModelError
 from mufin.evaluate.report import write_report
 from mufin.evaluate.score import evaluate
-from mufin.files.folder import file_hash, text_of
+from mufin.files.folder import file_hash, manifest_text
 from mufin.model.store import save_labels
 
 ASKED = [Item("q", ["red circle"], [picture("red", "circle")]), Item("r", ["bar 7"])]
@@ -215,7 +215,7 @@ def test_a_folder_without_its_vectors_is_said_to_be(model: Mufin, tmp_path: Path
     manifest = json.loads((tmp_path / "mufin.json").read_text())
     part = {"file": path.name, "size": path.stat().st_size, "hash": file_hash(path)}
     manifest["parts"]["labels.safetensors"] |= part
-    (tmp_path / "mufin.json").write_text(text_of(manifest))
+    (tmp_path / "mufin.json").write_text(manifest_text(manifest))
     with pytest.raises(ModelError, match="has no whole: train again"):
         load(tmp_path)
 

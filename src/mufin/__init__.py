@@ -1,4 +1,4 @@
-"""mufin: multi-modal extreme classification, from a catalogue to ranked labels.
+"""Rank thousands to millions of labels for items made of text and images.
 
 >>> from mufin import Catalogue, Config, Item, fit, load
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "__version__", "fit", "load", "save"]
 
-# Names are imported when they are first used: `import mufin` does not wait for torch.
-_HOMES = {
+# Names are imported on first use, so that `import mufin` need not load torch.
+_MODULES = {
     "Catalogue": "data.catalogue",
     "Config": "config",
     "Hit": "model.hits",
@@ -37,9 +37,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'mufin' has no attribute {name!r}")
-    return getattr(import_module(f"mufin.{_HOMES[name]}"), name)
+    return getattr(import_module(f"mufin.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m mufin` is the same as `mufin`."""
+"""Run the command line with `python -m mufin`."""
 
 import sys
 

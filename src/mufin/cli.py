@@ -1,6 +1,6 @@
-"""The command line: joins the commands, and turns errors into one sentence and an exit code.
+"""The command line: register the commands, and report errors as one line and an exit code.
 
-0 fine, 1 the data is not good (`check`), 2 wrong use or a failed run, 130 stopped by Ctrl-C.
+Exit codes: 0 success, 1 unusable folder (`check`), 2 wrong usage or error, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from mufin.errors import MufinError
 from mufin.version import VERSION
 
 app = typer.Typer(
-    help="Multi-modal extreme classification: rank millions of labels for items made of texts and pictures.",
-    epilog="Start with `mufin demo`, or with `mufin check FOLDER` on a catalogue of your own.",
+    help="Multi-modal extreme classification: rank millions of labels for items made of text and images.",
+    epilog="Start with `mufin demo`, or with `mufin check FOLDER` on your own catalogue.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -48,8 +48,8 @@ app.add_typer(import_.importing, name="import")
 app.command()(fetch_images.fetch_images)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"mufin {VERSION}")
         raise typer.Exit
 
@@ -57,15 +57,16 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; `MUFIN_DEBUG=1` shows where an error comes from."""
-    # Libraries below us have bars and advice of their own; ours are enough.
+    """Run a command and return its exit code; `MUFIN_DEBUG=1` raises errors with their traceback."""
+    # Silence the advice and the progress bars of libraries; mufin shows its own.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -74,26 +75,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("MUFIN_DEBUG", "0") not in ("", "0"):
             raise
-        typer.secho(f"mufin: {_sentence(error)}", err=True, fg="red")
+        typer.secho(f"mufin: {_one_line(error)}", err=True, fg="red")
         return 2
-    if code == 130:  # typer's answer to Ctrl-C
+    if code == 130:  # typer's exit code for Ctrl-C
         typer.echo("mufin: stopped", err=True)
     return code if isinstance(code, int) else 0
 
 
-def _sentence(error: Exception) -> str:
-    """What went wrong, on one line."""
+def _one_line(error: Exception) -> str:
+    """Describe an error on one line."""
     format_message = getattr(error, "format_message", None)  # typer's own errors
     if isinstance(error, MufinError):
         text = str(error)
     elif format_message is not None:
         text = f"{format_message()} See: {_command(error)} --help"
     elif isinstance(error, MemoryError):
-        text = "not enough memory; try a smaller batch"
+        text = "out of memory; try a smaller batch"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'input or output'}: {error.strerror or error}"
     else:
-        text = f"{type(error).__name__}: {error} (this should not happen; MUFIN_DEBUG=1 shows where it does)"
+        text = f"{type(error).__name__}: {error} (this is a bug; MUFIN_DEBUG=1 shows the traceback)"
     return " ".join(text.split())
 
 

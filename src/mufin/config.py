@@ -1,6 +1,6 @@
-"""Settings: the paper's values as defaults, presets, TOML in and out; an unknown key is an error.
+"""Read, check, change and write settings; an unknown key is an error.
 
-The defaults of the classes below are the preset `paper`; `presets.py` holds what the others change.
+Defaults are the paper's values, which are the preset `paper`; `presets.py` lists what other presets change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from mufin.config_checks import first_fault, own_values, refuse_idle, toml_value
+from mufin.config_checks import customised, describe_first_error, parse_toml_value, reject_ineffective
 from mufin.errors import ConfigError
 from mufin.presets import PRESETS, VARIANTS
 from mufin.settings import (
@@ -31,11 +31,11 @@ from mufin.settings import (
     Vision,
 )
 
-VERSION = 1  # of the settings' form; a newer one is refused, not guessed at
+VERSION = 1  # format of the settings; newer versions are rejected
 
 
 class Config(Section):
-    """All settings of a model.
+    """Hold all settings of a model.
 
     >>> Config().rank.beta
     0.7
@@ -44,8 +44,11 @@ class Config(Section):
     """
 
     version: int = VERSION
+    """Format version of the settings."""
     seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of all random numbers: the same seed gives the same model on the same machine."""
     modalities: Modalities = "both"
+    """What the model reads of datapoints and labels: texts, images or both."""
     text: Text = Text()
     vision: Vision = Vision()
     embed: Embed = Embed()
@@ -59,27 +62,27 @@ class Config(Section):
 
     @classmethod
     def preset(cls, name: str) -> Config:
-        """The settings of that name: see `PRESETS`."""
+        """Return the preset of this name, see `PRESETS`."""
         if name not in PRESETS:
-            raise ConfigError(f"there is no preset {name!r}; there are: {', '.join(PRESETS)}")
+            raise ConfigError(f"unknown preset {name!r}; choose one of: {', '.join(PRESETS)}")
         return cls.parse(PRESETS[name], f"preset {name}")
 
     @classmethod
     def parse(cls, values: dict[str, Any], source: str) -> Config:
-        """Checked settings from nested values; `source` names them in errors."""
+        """Validate nested values; errors begin with `source`."""
         version = values.get("version", VERSION)
         if isinstance(version, int | float) and version > VERSION:
             raise ConfigError(
-                f"{source}: settings of version {version}, this mufin knows up to {VERSION}; update mufin"
+                f"{source}: settings have version {version}, this mufin reads up to {VERSION}; update mufin"
             )
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError(f"{source}: {first_fault(error, cls)}") from None
+            raise ConfigError(f"{source}: {describe_first_error(error, cls)}") from None
 
     @classmethod
     def read(cls, path: Path | str) -> Config:
-        """Settings from a TOML file."""
+        """Read settings from a TOML file."""
         try:
             text = Path(path).read_text("utf-8")
         except OSError as error:
@@ -91,40 +94,41 @@ class Config(Section):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: not TOML ({error})") from None
         config = cls.parse(values, str(path))
-        given = _names(values)
-        if given >= _names(config.model_dump(exclude_none=True)):
-            given = own_values(config)  # all settings, as `mufin config` writes them: most are a preset's
-        refuse_idle(config, str(path), given)
+        given = _setting_names(values)
+        if given >= _setting_names(config.model_dump(exclude_none=True)):
+            # `mufin config` writes every setting, most of them a preset's: check only the user's own.
+            given = customised(config)
+        reject_ineffective(config, str(path), given)
         return config
 
     def to_toml(self) -> str:
-        """All settings as TOML; values that are not given (None) are left out."""
+        """Return all settings as TOML, without those that are None."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def variant(self, name: str, changes: Iterable[str] = ()) -> Config:
-        """A copy that is the paper's variant of that name, see `VARIANTS`, with further changes.
+        """Return a copy with one of the paper's variants applied, see `VARIANTS`, then further changes.
 
         >>> Config.preset("paper").variant("no-ac").rank.cross
         'none'
         """
         if name not in VARIANTS:
-            raise ConfigError(f"there is no variant {name!r}; there are: {', '.join(VARIANTS)}")
+            raise ConfigError(f"unknown variant {name!r}; choose one of: {', '.join(VARIANTS)}")
         if Config.parse(self._assigned(VARIANTS[name]), f"variant {name}") == self:
-            raise ConfigError(f"variant {name!r} changes nothing: the settings already have all of it")
+            raise ConfigError(f"variant {name!r} changes nothing: these settings already include it")
         return self.override([*VARIANTS[name], *changes])
 
     def override(self, assignments: Iterable[str]) -> Config:
-        """A copy with `section.key=value` applied; values are read as TOML, else as plain text.
+        """Return a copy with `section.key=value` applied; values are TOML or plain text.
 
-        A change without effect beside the other settings is an error.
+        A change that has no effect with the other settings is an error.
         """
         assignments = list(assignments)
         changed = Config.parse(self._assigned(assignments), "settings")
-        refuse_idle(changed, "settings", {text.partition("=")[0].strip() for text in assignments})
+        reject_ineffective(changed, "settings", {text.partition("=")[0].strip() for text in assignments})
         return changed
 
     def _assigned(self, assignments: Iterable[str]) -> dict[str, Any]:
-        """All values, after these assignments; not checked yet."""
+        """Return all values after these assignments, not validated."""
         values = self.model_dump(exclude_none=True)
         for assignment in assignments:
             path, equals, text = assignment.partition("=")
@@ -136,14 +140,14 @@ class Config(Section):
                 target = target.setdefault(section, {})
                 if not isinstance(target, dict):
                     raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
-            target[key] = toml_value(text.strip())
+            target[key] = parse_toml_value(text.strip())
         return values
 
 
-def _names(values: dict[str, Any]) -> set[str]:
-    """`section.key` of all these values.
+def _setting_names(values: dict[str, Any]) -> set[str]:
+    """Return the `section.key` of each value in a section.
 
-    >>> _names({"seed": 1, "rank": {"beta": 0.5}})
+    >>> _setting_names({"seed": 1, "rank": {"beta": 0.5}})
     {'rank.beta'}
     """
     return {f"{section}.{key}" for section, keys in values.items() if isinstance(keys, dict) for key in keys}

@@ -1,4 +1,4 @@
-"""Settings as users write them: reading values, and telling what is wrong with them."""
+"""Parse values that users set, explain invalid ones, and reject those that have no effect."""
 
 from __future__ import annotations
 
@@ -15,126 +15,132 @@ if TYPE_CHECKING:
     from mufin.config import Config
 
 
-def toml_value(text: str) -> Any:
-    """What TOML makes of it, else the text itself."""
+def parse_toml_value(text: str) -> Any:
+    """Parse a value as TOML; return other text as it is."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
-    """The first fault as one sentence, with the known keys beside an unknown one."""
-    fault = error.errors()[0]
-    path = [str(part) for part in fault["loc"]]
-    if fault["type"] == "extra_forbidden":
+def describe_first_error(error: ValidationError, settings: type[BaseModel]) -> str:
+    """Describe the first error in one sentence; for an unknown key, list the known ones."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
         return f"unknown setting {'.'.join(path)!r}; known here: {', '.join(_fields(settings, path[:-1]))}"
-    # A section and a key; what may follow is the place in a list, or the kind that a union tried first.
+    # Keep section and key. A position in a list or the member of a union may follow them.
     name = ".".join(path[: 2 if _fields(settings, path[:1]) else 1])
-    if fault["type"] == "value_error":
-        return f"setting {name!r}: {fault['ctx']['error']}"
-    return f"setting {name!r}: {fault['msg'].lower()}, got {fault.get('input')!r}"
+    if first["type"] == "value_error":
+        return f"setting {name!r}: {first['ctx']['error']}"
+    return f"setting {name!r}: {first['msg'].lower()}, got {first.get('input')!r}"
 
 
 def _fields(settings: type[BaseModel], path: list[str]) -> list[str]:
-    """The keys of the section at this path; none where there is a plain value."""
+    """List the keys of the section at this path; a plain value has none."""
     model: Any = settings
     for part in path:
         model = model.model_fields[part].annotation
     return list(getattr(model, "model_fields", ()))
 
 
-class Need(NamedTuple):
-    """What some settings need to have an effect, in words and as a condition."""
+class Requirement(NamedTuple):
+    """A condition on other settings without which some settings have no effect."""
 
-    what: str
-    holds: Callable[[Config], bool]
-    settings: tuple[str, ...]
+    description: str
+    is_met: Callable[[Config], bool]
+    settings: tuple[str, ...]  # those that have no effect otherwise
 
 
 def _trains_encoders(c: Config) -> bool:
     return c.text.train_layers != 0 or (c.modalities != "text" and c.vision.train_layers != 0)
 
 
-_STEPS_OF_ENCODERS = ("pretrain.encoder_epochs", "finetune.encoder_epochs", "finetune.label_encoders")
+_ENCODER_TRAINING = ("pretrain.encoder_epochs", "finetune.encoder_epochs", "finetune.label_encoders")
 
-NEEDS = [
-    Need(
+REQUIREMENTS = [
+    Requirement(
         'pretrain.loss = "margin"',
         lambda c: c.pretrain.loss == "margin",
         ("pretrain.margin", "pretrain.negatives", "pretrain.hard_negatives"),
     ),
-    Need('pretrain.loss = "softmax"', lambda c: c.pretrain.loss == "softmax", ("pretrain.sampled",)),
-    Need(
+    Requirement('pretrain.loss = "softmax"', lambda c: c.pretrain.loss == "softmax", ("pretrain.sampled",)),
+    Requirement(
         "pretrain.hard_positives = true",
         lambda c: c.pretrain.hard_positives,
         ("pretrain.hard_similarity", "pretrain.refresh"),
     ),
-    Need('finetune.loss = "cosine"', lambda c: c.finetune.loss == "cosine", ("finetune.margin",)),
-    Need('finetune.loss = "softmax"', lambda c: c.finetune.loss == "softmax", ("finetune.sampled",)),
-    Need('text.train_layers = "all"', lambda c: c.text.train_layers == "all", ("text.case",)),
-    Need(
+    Requirement('finetune.loss = "cosine"', lambda c: c.finetune.loss == "cosine", ("finetune.margin",)),
+    Requirement('finetune.loss = "softmax"', lambda c: c.finetune.loss == "softmax", ("finetune.sampled",)),
+    Requirement('text.train_layers = "all"', lambda c: c.text.train_layers == "all", ("text.case",)),
+    Requirement(
         'vision.model = "offline" and vision.train_layers = 0',
         lambda c: c.vision.model == "offline" and c.vision.train_layers == 0,
         ("vision.stages",),
     ),
-    Need("vision.stages = true", lambda c: c.vision.stages is not False, ("embed.stages",)),
-    Need('modalities = "both"', lambda c: c.modalities != "text", ("embed.fusion",)),
-    Need('embed.attention = "attention"', lambda c: c.embed.attention == "attention", ("embed.blocks",)),
-    Need(
+    Requirement("vision.stages = true", lambda c: c.vision.stages is not False, ("embed.stages",)),
+    Requirement('modalities = "both"', lambda c: c.modalities != "text", ("embed.fusion",)),
+    Requirement(
+        'embed.attention = "attention"', lambda c: c.embed.attention == "attention", ("embed.blocks",)
+    ),
+    Requirement(
         'embed.attention or rank.cross = "attention"',
         lambda c: "attention" in (c.embed.attention, c.rank.cross),
         ("embed.heads", "embed.dropout"),
     ),
-    Need('rank.cross = "attention"', lambda c: c.rank.cross == "attention", ("rank.blocks",)),
-    Need(
+    Requirement('rank.cross = "attention"', lambda c: c.rank.cross == "attention", ("rank.blocks",)),
+    Requirement(
         'rank.alpha = "learnt"',
         lambda c: c.rank.alpha == "learnt",
         ("rank.start", "finetune.classifier_lr"),
     ),
-    Need(
+    Requirement(
         "memory.neighbours above 0 or a memory.loss",
         lambda c: c.memory.neighbours > 0 or c.memory.loss > 0,
         ("memory.temperature",),
     ),
-    Need("memory.neighbours above 0", lambda c: c.memory.neighbours > 0, ("memory.per_label",)),
-    Need(
+    Requirement("memory.neighbours above 0", lambda c: c.memory.neighbours > 0, ("memory.per_label",)),
+    Requirement(
         "memory.neighbours above 0 and text.words = true",
         lambda c: c.memory.neighbours > 0 and c.text.words,
         ("memory.word_temperature", "memory.title_labels"),
     ),
-    Need(
+    Requirement(
         "text.train_layers or vision.train_layers above 0",
         _trains_encoders,
-        ("pretrain.encoder_lr", "finetune.encoder_lr", *_STEPS_OF_ENCODERS),
+        ("pretrain.encoder_lr", "finetune.encoder_lr", *_ENCODER_TRAINING),
     ),
-    Need('embed.fusion = "late"', lambda c: c.embed.fusion == "late", _STEPS_OF_ENCODERS),
+    Requirement('embed.fusion = "late"', lambda c: c.embed.fusion == "late", _ENCODER_TRAINING),
 ]
 
 
-def refuse_idle(config: Config, source: str, given: Collection[str]) -> None:
-    """Raise an error if one of the `given` settings has no effect beside the others.
+def reject_ineffective(config: Config, source: str, given: Collection[str]) -> None:
+    """Raise a ConfigError if one of the `given` settings has no effect with the others.
 
-    A value that is the default may stand anywhere: whoever spells it out changes nothing.
+    Default values are always accepted: spelling them out changes nothing.
     """
     defaults = type(config)()
-    for need in NEEDS:
-        for name in need.settings:
-            if name not in given or need.holds(config) or _value(config, name) == _value(defaults, name):
+    for requirement in REQUIREMENTS:
+        for name in requirement.settings:
+            if (
+                name not in given
+                or requirement.is_met(config)
+                or _value(config, name) == _value(defaults, name)
+            ):
                 continue
             raise ConfigError(
-                f"{source}: setting {name!r} has no effect without {need.what}; "
-                "set that as well, or leave it out"
+                f"{source}: setting {name!r} has no effect without {requirement.description}; "
+                f"set that too, or remove {name}"
             )
 
 
-def own_values(config: Config) -> set[str]:
-    """The settings that can be idle whose values no preset has: somebody has chosen them."""
-    names = {name for need in NEEDS for name in need.settings}
+def customised(config: Config) -> set[str]:
+    """Return settings that may have no effect and whose values are in no preset: the user chose them."""
+    names = {name for requirement in REQUIREMENTS for name in requirement.settings}
     return {
         name
         for name in names
-        if all(_of_preset(preset, name) != _value(config, name) for preset in PRESETS.values())
+        if all(_preset_value(preset, name) != _value(config, name) for preset in PRESETS.values())
     }
 
 
@@ -143,6 +149,6 @@ def _value(config: Config, name: str) -> Any:
     return getattr(getattr(config, section), key)
 
 
-def _of_preset(preset: dict[str, Any], name: str) -> Any:
+def _preset_value(preset: dict[str, Any], name: str) -> Any:
     section, key = name.split(".")
     return preset.get(section, {}).get(key)

@@ -1,15 +1,15 @@
-"""Every error a user can meet.
+"""All errors that mufin raises for users.
 
     MufinError
-    ├── UsageError        a call or command that cannot mean anything (k = 0, an unknown option)
-    ├── ConfigError       settings: an unknown key, a wrong value, a newer version
-    ├── CatalogueError    data: a missing file, a bad line, an unknown id
-    │   └── PictureError  a picture that cannot be read
-    ├── EncoderError      weights that are not installed or do not fit
+    ├── UsageError        an invalid call or command (k = 0, an unknown option)
+    ├── ConfigError       invalid settings: an unknown key, a wrong value, a newer version
+    ├── CatalogueError    invalid data: a missing file, a bad line, an unknown id
+    │   └── PictureError  an image that cannot be read
+    ├── EncoderError      encoder weights that are not installed or do not fit
     └── ModelError        a model folder that is damaged, foreign or too new
         └── BusyError     a model folder that another program is writing to
 
-The message says what was found, what was expected, where, and what to do.
+Each message says what was found, what was expected, where, and what to do.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 
 
 class MufinError(Exception):
-    """The root of the tree: catch it to catch them all."""
+    """Base class of all mufin errors."""
 
 
 class UsageError(MufinError):
-    """A call that cannot mean anything."""
+    """An invalid call or command."""
 
 
 class ConfigError(MufinError):
-    """Settings that cannot be used."""
+    """Invalid settings."""
 
 
 class CatalogueError(MufinError):
-    """Data that cannot be used; says the file and, where there is one, the line."""
+    """Invalid data; the message starts with the file and line, if known."""
 
     def __init__(self, message: str, file: Path | str | None = None, line: int | None = None) -> None:
         self.file, self.line = file, line
@@ -39,11 +39,11 @@ class CatalogueError(MufinError):
 
 
 class PictureError(CatalogueError):
-    """A picture that cannot be read."""
+    """An image that cannot be read."""
 
 
 class EncoderError(MufinError):
-    """Encoder weights that are not installed, or do not fit."""
+    """Encoder weights that are not installed or do not fit."""
 
 
 class ModelError(MufinError):
@@ -51,4 +51,4 @@ class ModelError(MufinError):
 
 
 class BusyError(ModelError):
-    """A model folder that another program is writing to; nothing is wrong with it."""
+    """A model folder that another program is writing to; try again later."""

@@ -1,4 +1,4 @@
-"""Presets: what each changes of the class defaults in `config.py`, which are the paper's; and variants."""
+"""Define presets and variants by what they change; all else has the paper's values, see `settings.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OFFLINE = {
     "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }
 
-_SOFTMAX: dict[str, Any] = {
+_FAST: dict[str, Any] = {
     **_OFFLINE,
     "embed": {"projection": "linear", "input_dropout": 0.4},
     "pretrain": {
@@ -27,19 +27,18 @@ _SOFTMAX: dict[str, Any] = {
 }  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's values and encoders, as the classes above have them.
+    # The paper's values and encoders: all defaults.
     "paper": {},
-    # The packaged encoders, the one for texts trained, softmax over many labels, and a memory that votes.
-    "best": _SOFTMAX
+    # The packaged encoders with the text encoder trained, a softmax over many labels, and a memory.
+    "best": _FAST
     | {
         "text": _OFFLINE["text"] | {"train_layers": "all", "case": True},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": "every"},
-        "embed": _SOFTMAX["embed"] | {"dim": 384, "stages": True},
-        "finetune": _SOFTMAX["finetune"]
-        | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
+        "embed": _FAST["embed"] | {"dim": 384, "stages": True},
+        "finetune": _FAST["finetune"] | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},
     },
-    # Both encoders frozen, smaller pictures of which the last map is read, D = 192: minutes on a CPU.
-    "fast": _SOFTMAX,
+    # Both encoders frozen, smaller images, only the last feature map embedded, D = 192: minutes on a CPU.
+    "fast": _FAST,
 }
 
 _MODULE_I = ("finetune.epochs=0", "rank.beta=0")
@@ -52,7 +51,7 @@ _VISUALBERT_MUFIN = (
     "vision.model=microsoft/resnet-101",
 )  # fmt: skip
 
-# The variants that the paper measures: what each changes of any settings, as `--set` takes it.
+# Variants that the paper evaluates, each as a list of changes for `--set`. They apply to any settings.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "random-positives": ("pretrain.hard_positives=false",),
     "random-pairs": ("pretrain.hard_positives=false", "pretrain.hard_negatives=false"),

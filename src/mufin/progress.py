@@ -1,4 +1,4 @@
-"""Bars with an ETA on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Show progress: bars with an ETA on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """A job under way: `advance(3, loss=0.2)`."""
+    """A running task: `advance(3, loss=0.2)`."""
 
     def advance(self, n: int = 1, **shown: float) -> None: ...
 
 
 class Progress:
-    """Shows long jobs on standard error, so that standard output stays for results."""
+    """Report long tasks on standard error, so that standard output holds only results."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Task]:
-        """Inside, the job of this name counts up to `total`."""
+        """Show a task with this name and total for the duration of the block."""
         if self.quiet or total == 0:
-            yield _Silent()
+            yield _SilentTask()
         elif sys.stderr.isatty():
             with _bar(name, total) as bar:
                 yield bar
         else:
-            lines = _Lines(name, total)
+            lines = _LineTask(name, total)
             yield lines
             lines.end()
 
@@ -39,30 +39,30 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-class _Silent:
+class _SilentTask:
     def advance(self, n: int = 1, **shown: float) -> None:
         pass
 
 
-class _Lines:
-    """A line every ten seconds, and one at the end of a job of more than two.
+class _LineTask:
+    """Print a line every ten seconds, and one at the end of a task of at least two seconds.
 
-    What is left is reckoned from the time since the last line: pictures take longer than the texts before.
+    The remaining time is estimated from the pace since the last line: images take longer than texts.
     """
 
     def __init__(self, name: str, total: int) -> None:
-        self.name, self.total, self.done, self.told = name, total, 0, 0
-        self.started = self.printed = time.monotonic()
+        self.name, self.total, self.done, self.done_at_print = name, total, 0, 0
+        self.started = self.printed_at = time.monotonic()
         self.shown: dict[str, float] = {}
 
     def advance(self, n: int = 1, **shown: float) -> None:
         self.done += n
         self.shown |= shown
         now = time.monotonic()
-        if now - self.printed >= 10 and self.done > self.told:
-            left = (now - self.printed) / (self.done - self.told) * (self.total - self.done)
+        if now - self.printed_at >= 10 and self.done > self.done_at_print:
+            left = (now - self.printed_at) / (self.done - self.done_at_print) * (self.total - self.done)
             self._print(f"{self.done}/{self.total}, {left:.0f} s left")
-            self.printed, self.told = now, self.done
+            self.printed_at, self.done_at_print = now, self.done
 
     def end(self) -> None:
         took = time.monotonic() - self.started

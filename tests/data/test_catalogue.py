@@ -129,7 +129,7 @@ def test_only_images_are_copied_into_a_catalogue(
     )
     (where / "a.png").write_bytes(picture())
     (where / "secret.png").write_text("secret")
-    with pytest.warns(UserWarning, match=r"2 image files skipped, first: .*secret\.png: not a picture in"):
+    with pytest.warns(UserWarning, match=r"2 image files skipped, first: .*secret\.png: not an image in"):
         Catalogue.read(where).write(where / "new", format)
     assert [len(item.images) for item in Catalogue.read(where / "new").items] == [1, 0]
     assert not any(b"secret" in path.read_bytes() for path in (where / "new").rglob("*") if path.is_file())

@@ -21,7 +21,15 @@ import mufin
 from mufin.data import decoding, images
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
-from mufin.data.decoding import FILE_BYTES, FORMATS, IMAGE_MEMORY, Budget, memory_of, open_encoded, read_file
+from mufin.data.decoding import (
+    FORMATS,
+    MAX_FILE_BYTES,
+    MAX_IMAGE_MEMORY,
+    Budget,
+    decoding_memory,
+    open_encoded,
+    read_file,
+)
 from mufin.data.images import load_pixels, open_picture
 from mufin.data.loading import loaded
 from mufin.encode.cache import key
@@ -75,7 +83,7 @@ def test_formats_that_we_name_are_decoded(format: str) -> None:
 
 @pytest.mark.parametrize("format", ["PPM", "TGA", "PCX", "ICO", "SGI", "JPEG2000"])
 def test_other_formats_are_refused(format: str) -> None:
-    with pytest.raises(PictureError, match="not a picture in a known format; save it as PNG"):
+    with pytest.raises(PictureError, match="not an image in a supported format; save it as PNG"):
         open_picture(save(noise("RGB"), format))
 
 
@@ -90,7 +98,7 @@ def test_a_catalogue_does_not_start_ghostscript(
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # look for it again
     path = folder(items=[{"id": "a", "title": "A", "images": ["a.png"]}])
     (path / "a.png").write_bytes(EPS)
-    assert any("not a picture in a known format" in one.message for one in check(path).problems)
+    assert any("not an image in a supported format" in one.message for one in check(path).problems)
     assert not (tmp_path / "started").exists()
 
 
@@ -137,7 +145,7 @@ def test_an_endless_device_is_not_read() -> None:
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "a.png").open("wb") as file:
-        file.truncate(FILE_BYTES + 1)  # a hole: it takes no room on disk
+        file.truncate(MAX_FILE_BYTES + 1)  # a hole: it takes no room on disk
     with pytest.raises(PictureError, match=r"a\.png: 67,108,865 bytes, more than 67,108,864; make the image"):
         open_picture(tmp_path / "a.png")
 
@@ -164,7 +172,7 @@ def test_strips_change_no_pixel(mode: str, orientation: int, monkeypatch: pytest
     exif[0x0112] = orientation
     raw = save(noise(mode), "TIFF" if mode in ("CMYK", "I", "F") else "PNG", exif=exif)
     whole = open_picture(raw)
-    monkeypatch.setattr(images, "STRIP", 200)
+    monkeypatch.setattr(images, "STRIP_PIXELS", 200)
     assert np.array_equal(np.asarray(open_picture(raw)), np.asarray(whole))
     assert len(np.unique(np.asarray(whole))) > 1
 
@@ -172,7 +180,7 @@ def test_strips_change_no_pixel(mode: str, orientation: int, monkeypatch: pytest
 def test_transparency_that_is_a_colour_survives_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = save(noise("P"), "PNG", transparency=3)
     whole = open_picture(raw)
-    monkeypatch.setattr(images, "STRIP", 200)
+    monkeypatch.setattr(images, "STRIP_PIXELS", 200)
     assert np.array_equal(np.asarray(open_picture(raw)), np.asarray(whole))
 
 
@@ -209,11 +217,11 @@ def test_pixels_of_the_demo_are_those_of_the_plain_recipe() -> None:
     ids=["RGB", "RGBA", "L", "P", "RGB 16 bit"],
 )
 def test_a_photo_of_48_megapixels_fits(depth: int, colour: int) -> None:
-    assert memory_of(open_encoded(png_header(8000, 6000, depth, colour))) <= IMAGE_MEMORY
+    assert decoding_memory(open_encoded(png_header(8000, 6000, depth, colour))) <= MAX_IMAGE_MEMORY
 
 
 def test_an_image_that_takes_too_much_memory_is_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "IMAGE_MEMORY", 8 << 20)
+    monkeypatch.setattr(images, "MAX_IMAGE_MEMORY", 8 << 20)
     with pytest.raises(PictureError, match=r"2000 × 1000 pixels \(PNG, RGB\) take 15 MiB .* more than 8"):
         open_picture(png_header(2000, 1000, 8, 2))
     photo = save(Image.new("RGB", (2000, 1000)), "JPEG")
@@ -228,7 +236,7 @@ def test_a_tiff_does_not_hide_its_memory_in_tiles() -> None:
     raw = tiff(tile=1 << 15)
     with pytest.raises(PictureError, match=r"64 × 64 pixels \(TIFF, L\) take 8,192 MiB to decode"):
         open_picture(raw)
-    assert memory_of(open_encoded(tiff(tile=64))) < 1 << 20
+    assert decoding_memory(open_encoded(tiff(tile=64))) < 1 << 20
 
 
 PEAK = """
@@ -247,7 +255,7 @@ def test_decoding_takes_no_more_memory_than_foreseen(format: str, mode: str, tmp
     image = Image.new(mode, (5000, 3000))
     path.write_bytes(save(image, format))
     told = subprocess.run([sys.executable, "-c", PEAK, path], capture_output=True, check=True, text=True)
-    assert int(told.stdout) << 10 <= memory_of(open_encoded(path.read_bytes())) + (48 << 20)
+    assert int(told.stdout) << 10 <= decoding_memory(open_encoded(path.read_bytes())) + (48 << 20)
 
 
 def test_threads_share_a_budget() -> None:

@@ -140,7 +140,7 @@ def test_a_picture_given_as_an_image_is_not_changed(picture: Callable[..., bytes
 
 BROKEN = {
     "zero bytes": (b"", "empty \\(0 bytes\\)"),
-    "not a picture": (b"hello there, no picture", "not a picture"),
+    "not an image": (b"hello there, no image", "not an image"),
     "30,000 × 30,000": (huge_png(), "pixels.*make it smaller"),
     "just over the limit": (huge_png(10_001), "10001 × 10001 pixels, more than 100,000,000"),
 }
@@ -158,7 +158,7 @@ def test_broken_bytes_say_why(name: str) -> None:
 def test_a_picture_cut_short_says_so(format: str) -> None:
     rng = np.random.default_rng(0)
     raw = save(Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)), format)
-    with pytest.raises(PictureError, match="picture of .* bytes: (damaged or cut short|not a picture)"):
+    with pytest.raises(PictureError, match="image of .* bytes: (damaged or cut short|not an image)"):
         open_picture(raw[: len(raw) // 2])
 
 

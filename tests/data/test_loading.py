@@ -32,7 +32,7 @@ def test_pixels_come_in_order_and_broken_images_say_why(
     red, broken, blue = loaded([picture("red"), b"", tmp_path / "a.png"], 8)
     np.testing.assert_array_equal(red, load_pixels(picture("red"), 8))
     assert isinstance(broken, PictureError)
-    assert str(broken) == "picture of 0 bytes: empty (0 bytes); put the picture there again"
+    assert str(broken) == "image of 0 bytes: empty (0 bytes); replace it"
     np.testing.assert_array_equal(blue, load_pixels(picture("blue"), 8))
     assert list(loaded([], 8)) == []
 
@@ -131,7 +131,7 @@ def script(code: str, *arguments: str) -> subprocess.Popen[str]:
 def test_a_fork_decodes_with_threads_and_memory_of_its_own() -> None:
     process = script(
         "print(len(list(loading.loaded([raw] * 9, 8))), flush=True)\n"
-        "with decoding.BUDGET.spend(decoding.ALL_MEMORY):\n"  # as a thread of the parent may at that moment
+        "with decoding.BUDGET.spend(decoding.MAX_TOTAL_MEMORY):\n"  # as a thread of the parent may do
         "    child = os.fork()\n"
         "if child == 0:\n"
         "    print(len(list(loading.loaded([raw] * 9, 8))), flush=True)\n"

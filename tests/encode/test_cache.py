@@ -60,7 +60,7 @@ def test_the_second_call_computes_nothing() -> None:
 
 
 def test_a_killed_run_keeps_the_shards_it_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "SHARD", 3)
+    monkeypatch.setattr(cache, "SHARD_SIZE", 3)
     numbers = list(range(1, 9))
     with pytest.raises(RuntimeError):
         asked_for(numbers, Counter(fail_at=5))
@@ -78,7 +78,7 @@ def test_half_written_shards_are_not_read(tmp_path: Path) -> None:
 
 
 def test_runs_side_by_side_do_not_clash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "SHARD", 8)
+    monkeypatch.setattr(cache, "SHARD_SIZE", 8)
     failures: list[BaseException] = []
     together = threading.Barrier(4)
 
@@ -117,7 +117,7 @@ NUMBERS = list(range(1, 40))
 @pytest.fixture
 def shards(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Four files of features of NUMBERS."""
-    monkeypatch.setattr(cache, "SHARD", 10)
+    monkeypatch.setattr(cache, "SHARD_SIZE", 10)
     check(asked_for(NUMBERS, Counter()), NUMBERS)
     assert len(files()) == 4
     return files()
@@ -246,7 +246,7 @@ def test_without_a_place_to_write_everything_is_computed(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(cache, "SHARD", 10)
+    monkeypatch.setattr(cache, "SHARD_SIZE", 10)
     for name in ("f", "g"):  # texts and images, say
         check(asked_for(NUMBERS, Counter(), name), NUMBERS)
     (warning,) = warnings(caplog)
@@ -272,7 +272,7 @@ def test_a_full_disk(shards: list[Path], caplog: pytest.LogCaptureFixture) -> No
 def test_large_features_without_a_disk_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cache, "IN_MEMORY", 0)
+    monkeypatch.setattr(cache, "MAX_IN_MEMORY", 0)
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "file" / "cache"))
     check(asked_for([3, 2, 7], Counter()), [3, 2, 7])
@@ -289,7 +289,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_features_beyond_memory_are_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cache, "IN_MEMORY", 0)
+    monkeypatch.setattr(cache, "MAX_IN_MEMORY", 0)
     rows = asked_for([3, 2, 7], Counter())
     assert isinstance(rows.flat, np.memmap)
     check(rows, [3, 2, 7])

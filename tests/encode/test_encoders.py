@@ -59,7 +59,7 @@ def inputs(kind: str) -> list[Any]:
 def test_words_are_looked_up_once_in_training_and_nothing_else_changes(
     family: str, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mufin.encode.text.TOGETHER", 2)  # the texts go through in several parts
+    monkeypatch.setattr("mufin.encode.text.MAX_TEXTS", 2)  # the texts go through in several parts
     encoder = build("text", checkpoint(family), "all")
     table = encoder.network.get_input_embeddings().weight
 
@@ -85,7 +85,7 @@ def test_words_are_looked_up_once_in_training_and_nothing_else_changes(
 def test_long_texts_go_through_in_smaller_parts(checkpoint: Checkpoint) -> None:
     encoder = build("text", checkpoint("bert"), "all")
     lengths = torch.cat([torch.full((1100,), 5), torch.full((70,), 512), torch.tensor([40_000])])
-    parts = encoder._parts(lengths)
+    parts = encoder._batches(lengths)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         longest = int(lengths[part].max())
@@ -279,24 +279,24 @@ def test_offline_text_knows_what_words_mean() -> None:
     assert float(desk @ table) > float(desk @ goat) + 0.2
 
 
-def test_earlier_stages_are_evidence_beside_the_same_vector() -> None:
+def test_early_features_are_appended_to_the_same_vector() -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
     plain = build("vision", "offline", 0)
     seen = VisionEncoder(Vision(model="offline", train_layers=0, size=plain.size, stages=True)).eval()
     assert seen.fingerprint() != plain.fingerprint()
     values, lengths = seen.prepare(inputs("vision")).take(np.arange(len(inputs("vision"))))
     assert torch.allclose(seen(values, lengths), run(plain, inputs("vision")), atol=1e-5)
-    evidence = seen.evidence(values, lengths)
-    assert evidence.shape[1] == seen.evidence_width == seen.width + 928
-    assert torch.equal(evidence[:, : seen.width], seen(values, lengths))
+    rows = seen.with_early_features(values, lengths)
+    assert rows.shape[1] == seen.full_width == seen.width + 928
+    assert torch.equal(rows[:, : seen.width], seen(values, lengths))
     trained = VisionEncoder(Vision(model="offline", train_layers=1, stages=True))
-    assert trained.evidence_width == trained.width
+    assert trained.full_width == trained.width
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 8, 15, 23])
 def test_pictures_go_through_a_processor_in_few_sizes(n: int, checkpoint: Checkpoint) -> None:
     encoder = build("vision", checkpoint("resnet"), 0)
-    portions = list(encoder._portions(iter(np.arange(n)), 64))
+    portions = list(encoder._batches(iter(np.arange(n)), 64))
     assert [number for part in portions for number in part] == list(range(n))
     assert {len(part) for part in portions} <= {1, 2, 4, 8}
 
@@ -328,11 +328,11 @@ def test_folded_convolutions_see_the_same(size: int) -> None:
             torch.nn.init.uniform_(part.weight, 0.5, 1.5)
     pixels = torch.randn(2, 3, size, size)
     with torch.no_grad():
-        maps, stages = network(pixels), network.stages(pixels)
+        maps, stages = network(pixels), network.with_early_features(pixels)
         network.fold()
         network.fold()  # once is enough
         torch.testing.assert_close(network(pixels), maps, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(network.stages(pixels), stages, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(network.with_early_features(pixels), stages, atol=1e-4, rtol=1e-4)
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())
     assert next(network.parameters()).dtype == torch.float32  # whoever asks where it lives is told
 
@@ -346,7 +346,8 @@ def test_a_frozen_lite0_sees_the_same_by_its_folded_copy_and_stays_as_it_is(stag
     pixels = np.stack([load_pixels(image, 64) for image in PICTURES])
     with torch.no_grad():
         values = encoder._normalise(torch.from_numpy(pixels))
-        maps = encoder.network.stages(values, stages == "every") if stages else encoder.network(values)
+        network = encoder.network
+        maps = network.with_early_features(values, stages == "every") if stages else network(values)
     wanted = maps if stages else maps.mean(dim=(2, 3))
     torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-3, rtol=1e-3)
     assert len(encoder.folded) == 1

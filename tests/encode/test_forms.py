@@ -93,7 +93,7 @@ def test_bf16_is_close(
     settings = Text(model=tiny_encoders[0], max_length=16, train_layers=0)
     exact = TextEncoder(settings).eval()
     exact.save(tmp_path)
-    monkeypatch.setattr(fast_text, "WIDE", 1)
+    monkeypatch.setattr(fast_text, "MIN_BF16_WIDTH", 1)
     monkeypatch.setattr(fast_text, "fast_dtype", lambda: torch.bfloat16)
     fast = FastTextEncoder(settings, tmp_path)
     fast.load_state_dict(exact.state_dict())
@@ -116,10 +116,10 @@ def test_layouts_that_it_does_not_compute(
 ) -> None:
     settings = Text(model=tiny_encoders[0], max_length=16, train_layers=0)
     TextEncoder(settings).save(tmp_path)
-    assert FastTextEncoder.serves(settings, tmp_path)
+    assert FastTextEncoder.can_load(settings, tmp_path)
     values = json.loads((tmp_path / file).read_text())
     (tmp_path / file).write_text(json.dumps(values | change))
-    assert not FastTextEncoder.serves(settings, tmp_path)
+    assert not FastTextEncoder.can_load(settings, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["distilbert", "roberta"])
@@ -133,7 +133,7 @@ def test_other_networks_get_packed_products(
 ) -> None:
     config = tiny_config.override([f"text.model={checkpoint(family)}"])
     fit(shop, config, tmp_path, quiet=True)
-    monkeypatch.setattr(packed, "SMALL", 1)
+    monkeypatch.setattr(packed, "MIN_WEIGHTS", 1)
     fast, exact = load(tmp_path), load(tmp_path, exact=True)
     found = [part for part in fast.embedder.modules() if isinstance(part, packed.PackedLinear)]
     assert len(found) > 10

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array, vstack
 
 from mufin.encode import rows as module
-from mufin.encode.rows import SparseRows, _products_of_all, _turned, blocks, normalised, products
+from mufin.encode.rows import SparseRows, _products_by_lookup, _transpose, blocks, normalised, products
 from mufin.retrieve.shortlist import among, pair_keys
 from mufin.signals.base import marked
 
@@ -42,7 +42,7 @@ def test_rows_are_taken_spread_joined_and_turned() -> None:
     empty[places] = other.toarray()
     same(SparseRows.of(other).spread(places, 14), csr_matrix(empty))
     same(rows.T, csr_matrix(matrix.T))
-    same(_turned(rows), csr_matrix(matrix.T))
+    same(_transpose(rows), csr_matrix(matrix.T))
     assert rows.row.tolist() == matrix.tocoo().row.tolist()
 
 
@@ -61,17 +61,17 @@ def test_groups_unite_their_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("at_a_time", [1, 50, 1 << 24])
 def test_products_with_chosen_rows_are_those_of_all(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CELLS", at_a_time)
+    monkeypatch.setattr(module, "MAX_CELLS", at_a_time)
     queries, others = made(12, seed=2), made(50, seed=3)
     chosen = np.random.default_rng(0).integers(-1, 50, (12, 8))
     wanted = np.take_along_axis((queries @ others.T).toarray(), np.maximum(chosen, 0), 1) * (chosen >= 0)
     asked, among = SparseRows.of(queries), SparseRows.of(others)
     rows = torch.from_numpy(chosen)
     np.testing.assert_allclose(products(asked, among, rows), wanted, atol=1e-6)
-    at_once = _products_of_all(asked, among, rows.clamp(min=0)).masked_fill(rows < 0, 0.0)
+    at_once = _products_by_lookup(asked, among, rows.clamp(min=0)).masked_fill(rows < 0, 0.0)
     np.testing.assert_allclose(at_once, wanted, atol=1e-6)
     nothing = SparseRows.of(csr_matrix((12, 40), dtype=np.float32))
-    for find in (products, _products_of_all):
+    for find in (products, _products_by_lookup):
         assert not find(nothing, among, rows.clamp(min=0)).any()
         assert find(asked, among, rows[:, :0]).shape == (12, 0)
 

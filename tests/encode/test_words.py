@@ -16,7 +16,7 @@ from mufin import Item
 from mufin.data.items import Items
 from mufin.encode import words
 from mufin.encode.rows import SparseRows
-from mufin.encode.words import HALF, TITLES, WIDTH, count, inverse_frequency, tfidf
+from mufin.encode.words import HALF_WIDTH, TITLE_WIDTH, WIDTH, count, inverse_frequency, tfidf
 
 TEXTS = ["Oak desk", "oak desk, large", "walnut desk", "red wool scarf", "scarves of wool", "", "机の上"]
 
@@ -55,7 +55,7 @@ def test_counts_add_up_over_the_texts_of_an_item() -> None:
     both = count(Items.of([Item(id="a", texts=["oak desk", "oak"])])).toarray()[0]
     one, other = (count(items(text)).toarray()[0] for text in ("oak desk", "oak"))
     assert (both == one + other).all()
-    assert both[:HALF].sum() == 4  # oak, desk, oak; and the pair
+    assert both[:HALF_WIDTH].sum() == 4  # oak, desk, oak; and the pair
     assert count(items()).shape == (0, WIDTH)
 
 
@@ -90,19 +90,19 @@ def plain_columns(texts: list[str]) -> Counter[int]:
     found: Counter[int] = Counter()
     for text in texts:
         words = [word[:64] for word in re.findall(r"\w+", text[:20_000].lower())]
-        found.update(crc32(word.encode()) % HALF for word in words)
-        found.update(crc32(f"{a} {b}".encode()) % HALF for a, b in pairwise(words))
+        found.update(crc32(word.encode()) % HALF_WIDTH for word in words)
+        found.update(crc32(f"{a} {b}".encode()) % HALF_WIDTH for a, b in pairwise(words))
         for word in (f" {word} " for word in words):
             grams = (word[i : i + n] for n in (3, 4, 5) for i in range(len(word) - n + 1))
-            found.update(HALF + crc32(gram.encode()) % HALF for gram in grams)
+            found.update(HALF_WIDTH + crc32(gram.encode()) % HALF_WIDTH for gram in grams)
     return found
 
 
 @pytest.mark.parametrize("way", ["few", "many", "threads"])
 def test_columns_are_those_of_a_loop(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "FEW", 1000 if way == "few" else 0)
-    monkeypatch.setattr(words, "MANY", 0 if way == "threads" else 1000)
-    monkeypatch.setattr(words, "BLOCK", 1 << 13)
+    monkeypatch.setattr(words, "FEW_TEXTS", 1000 if way == "few" else 0)
+    monkeypatch.setattr(words, "MIN_THREADED_TEXTS", 0 if way == "threads" else 1000)
+    monkeypatch.setattr(words, "BLOCK_BYTES", 1 << 13)
     rng = random.Random(0)
     texts = [[odd_text(rng) for _ in range(rng.choice([0, 1, 1, 3]))] for _ in range(200)]
     some = Items.of([Item(str(i), each) for i, each in enumerate(texts)])
@@ -114,6 +114,6 @@ def test_columns_are_those_of_a_loop(way: str, monkeypatch: pytest.MonkeyPatch) 
         assert row.indices.tolist() == sorted(wanted)
         assert row.data.tolist() == [wanted[column] for column in sorted(wanted)]
         first = re.findall(r"\w+", "".join(each[:1])[:20_000].lower())
-        hashed = {crc32(word[:64].encode()) % TITLES for word in first}
+        hashed = {crc32(word[:64].encode()) % TITLE_WIDTH for word in first}
         assert titles[[i]].indices.tolist() == sorted(hashed)
     assert (titles.data == 1).all()

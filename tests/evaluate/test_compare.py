@@ -102,4 +102,4 @@ def test_evaluate_writes_a_report(
     assert f"The report is in {report}" in capsys.readouterr().out
     assert report.is_file()
     assert main(["evaluate", str(good), str(data), "--report", str(report), "--fitb", "q"]) == 2
-    assert "ask for one of them" in capsys.readouterr().err
+    assert "use one of them" in capsys.readouterr().err

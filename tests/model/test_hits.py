@@ -1,4 +1,4 @@
-"""Hits: made in bulk, with parts and evidence that are there when one looks."""
+"""Test hits that are built in batches, with parts and evidence computed on access."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_hits_have_all_that_was_ranked() -> None:
     assert second.parts == {"similarity": 2, "memory": 3}
     assert third.evidence == {"similarity": 6, "classifier": 7, "log memory": 8}
     assert (third.similarity, third.classifier, third.memory) == (6, 7, 0)
-    assert Ranked.nothing(2, torch.device("cpu")).hits({}, [], []) == [[], []]
+    assert Ranked.empty(2, torch.device("cpu")).hits({}, [], []) == [[], []]
 
 
 def test_a_hit_of_many_is_like_one_made_alone() -> None:
@@ -46,7 +46,7 @@ def test_a_hit_of_many_is_like_one_made_alone() -> None:
         alone = Hit(**fields)
         for other in (pickle.loads(pickle.dumps(hit)), copy.copy(hit), copy.deepcopy(hit), replace(hit)):
             assert other == hit == alone
-            assert "_numbers" not in vars(other)  # not the numbers of all the others
+            assert "_named_rows" not in vars(other)  # holds no numbers of other hits
         assert repr(hit) == repr(alone)
         assert replace(hit, score=1.0).parts == hit.parts
         with pytest.raises(AttributeError, match="probability"):

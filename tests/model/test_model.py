@@ -170,9 +170,9 @@ def test_nothing_to_look_at(tiny_model: Mufin) -> None:
         Item("e", [], [b"no picture"]),
         Item("e", [], ["missing.png"]),
     ):
-        with pytest.raises(UsageError, match="item 'e' has nothing to look at"):
+        with pytest.raises(UsageError, match="item 'e' has no text or readable image"):
             tiny_model.recommend(item)
-    with pytest.raises(UsageError, match="item 1 has nothing"):
+    with pytest.raises(UsageError, match="item 1 has no text"):
         tiny_model.recommend([ASKED, Item()])
     broken = Item(texts=["red circle"], images=[b"broken"])
     assert tiny_model.recommend(broken) == tiny_model.recommend(Item(texts=["red circle"]))
@@ -313,9 +313,9 @@ def test_labels_that_cannot_be_added(model: Mufin) -> None:
         ([Item(taken, ["x"])], "taken or empty"),
         ([Item("a", ["x"]), Item("a", ["y"])], "taken or empty"),
         ([Item("", ["x"])], "taken or empty"),
-        ([Item("a", ["x"]), Item("nothing")], "'nothing' has nothing to look at"),
-        ([Item("blank", [" "])], "'blank' has nothing"),
-        ([Item("broken", [], [b"no picture"])], "'broken' has nothing"),
+        ([Item("a", ["x"]), Item("nothing")], "'nothing' has no text or readable image"),
+        ([Item("blank", [" "])], "'blank' has no text"),
+        ([Item("broken", [], [b"no picture"])], "'broken' has no text"),
     ):
         with pytest.raises(UsageError, match=said):
             model.add_labels(items)
@@ -448,9 +448,9 @@ def test_examples_vote_at_once(remembering: Path) -> None:
     assert found.score > least.score
     with pytest.raises(UsageError, match="no label 'nobody'"):
         model.add_examples(asked, [["nobody"]])
-    with pytest.raises(UsageError, match="1 items, but labels for 2"):
+    with pytest.raises(UsageError, match="1 items, but 2 lists of labels"):
         model.add_examples(asked, [["q-red"], ["q-red"]])
-    with pytest.raises(UsageError, match="nothing to look at"):
+    with pytest.raises(UsageError, match="no text or readable image"):
         model.add_examples([asked, Item("e")], [["q-red"], ["q-red"]])
 
 
@@ -481,7 +481,7 @@ def test_a_model_without_memory_takes_no_examples(model: Mufin) -> None:
 
 
 def test_labels_that_only_the_memory_knows_have_scores_that_are_numbers(tiny_config: Config) -> None:
-    """A label with nothing to look at and no centroid is in no index, but a point may vote for it."""
+    """A label without content or centroid is not in the index, but a point may vote for it."""
     items = [Item(f"i{n}", [f"thing {n}"]) for n in range(12)] + [Item("nothing")]
     labels = [Item(f"l{n}", [f"label {n}"]) for n in range(4)] + [Item("ghost"), Item("plain")]
     train = {f"i{n}": [f"l{n % 4}"] for n in range(12)} | {"nothing": ["ghost"]}

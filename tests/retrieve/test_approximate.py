@@ -39,7 +39,7 @@ def clustered(n_labels: int, width: int = 48) -> tuple[Entries, Tensor]:
 def built(request: pytest.FixtureRequest) -> tuple[ApproximateIndex, Tensor]:
     entries, queries = clustered(20_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codes, "GRAPH", 10**6 if request.param == "graph" else 0)
+        patch.setattr(codes, "GRAPH_MAX_ENTRIES", 10**6 if request.param == "graph" else 0)
         return ApproximateIndex(entries), queries
 
 
@@ -96,9 +96,9 @@ def test_a_damaged_or_foreign_file_is_told(built: tuple[ApproximateIndex, Tensor
     index, _ = built
     index.save(tmp_path / "index")
     (tmp_path / "cut").write_bytes((tmp_path / "index").read_bytes()[:3000])
-    with pytest.raises(ModelError, match="build the index again"):
+    with pytest.raises(ModelError, match="rebuild the index"):
         ApproximateIndex.load(tmp_path / "cut", index.entries)
-    with pytest.raises(ModelError, match="build the index again"):
+    with pytest.raises(ModelError, match="rebuild the index"):
         ApproximateIndex.load(tmp_path / "nowhere", index.entries)
     with pytest.raises(ModelError, match=r"but the entries are"):
         ApproximateIndex.load(tmp_path / "index", clustered(30)[0])
@@ -135,7 +135,7 @@ def test_auto_is_exact_for_few_entries(world: World, monkeypatch: pytest.MonkeyP
     entries = world(60, 1)
     assert isinstance(build_index(entries), ExactIndex)
     assert isinstance(build_index(entries, "approximate"), ApproximateIndex)
-    monkeypatch.setattr("mufin.retrieve.build.FEW", 10)
+    monkeypatch.setattr("mufin.retrieve.build.EXACT_MAX_ENTRIES", 10)
     assert isinstance(build_index(entries), ApproximateIndex)
 
 

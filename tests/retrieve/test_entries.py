@@ -68,5 +68,5 @@ def test_wrong_use_is_told() -> None:
         Entries(torch.eye(2), torch.tensor([0]), 1)
     with pytest.raises(UsageError, match="kinds"):
         Entries.build(ROWS, OFFSETS, kinds=("bags",))
-    with pytest.raises(UsageError, match="one row a datapoint"):
+    with pytest.raises(UsageError, match="one row per datapoint"):
         centroids(torch.eye(2), csr_matrix((3, 2)))

@@ -43,7 +43,7 @@ def test_against_loops(world: World, expect: Expect, most: int, seed: int) -> No
 
 
 def test_many_blocks_give_the_same(world: World, expect: Expect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "SCORES", 100)
+    monkeypatch.setattr(exact, "SCORES_PER_BLOCK", 100)
     entries = world(300, 4)
     queries = queries_like(entries, 7)
     expect(ExactIndex(entries).search(queries, 20), entries, queries, 20)
@@ -146,13 +146,13 @@ def test_wrong_use_is_told(world: World) -> None:
     index, query = ExactIndex(world(10, 1)), torch.zeros(1, 16)
     with pytest.raises(UsageError, match="at least one"):
         index.search(query, 0)
-    with pytest.raises(UsageError, match=r"wants \(B, 16\)"):
+    with pytest.raises(UsageError, match=r"expected \(B, 16\)"):
         index.search(torch.zeros(1, 8), 1)
     with pytest.raises(UsageError, match="NaN"):
         index.search(query * torch.nan, 1)
-    with pytest.raises(UsageError, match="one row a query"):
+    with pytest.raises(UsageError, match="one row per query"):
         index.search(query, 1, exclude=csr_matrix((2, 10), dtype=bool))
-    with pytest.raises(UsageError, match="a bool for each of 10"):
+    with pytest.raises(UsageError, match="one bool for each of 10"):
         index.search(query, 1, allowed=torch.ones(9, dtype=torch.bool))
-    with pytest.raises(UsageError, match="add rows from 10 on"):
+    with pytest.raises(UsageError, match="new rows start at 10"):
         index.added(query, torch.tensor([9]))

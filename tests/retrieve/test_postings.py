@@ -14,7 +14,7 @@ from mufin.encode.rows import SparseRows, normalised
 from mufin.retrieve import postings
 
 Search = Callable[[SparseRows, SparseRows, int], tuple[Tensor, Tensor]]
-WAYS = [postings._one_by_one, postings._all_at_once]  # of a CPU and of a GPU
+WAYS = [postings._search_on_cpu, postings._search_on_gpu]  # of a CPU and of a GPU
 
 
 def unit_rows(n: int, columns: int, density: float, seed: int) -> csr_matrix:
@@ -55,7 +55,7 @@ def test_beyond_the_budget_likeness_stays_exact(search: Search, monkeypatch: pyt
     matrix = normalised(csr_matrix(drawn * (1 / weight).astype(np.float32)))
     rows, queries = SparseRows.of(matrix), SparseRows.of(matrix[:50])
     truth, _ = search(queries, rows, 10)
-    monkeypatch.setattr(postings, "BUDGET", 400)
+    monkeypatch.setattr(postings, "CELLS_PER_QUERY", 400)
     found, alike = (part.numpy() for part in search(queries, rows, 10))
     kept = [len({*a.tolist()} & {*b.tolist()}) / 10 for a, b in zip(found, truth, strict=True)]
     assert 0.7 < np.mean(kept) < 1
@@ -67,7 +67,7 @@ def test_beyond_the_budget_likeness_stays_exact(search: Search, monkeypatch: pyt
 def test_both_ways_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, queries = (SparseRows.of(unit_rows(n, 300, 0.05, n)) for n in (3000, 20))
     for budget in (1 << 17, 500, 1):  # of one, the rarest column is read nevertheless
-        monkeypatch.setattr(postings, "BUDGET", budget)
+        monkeypatch.setattr(postings, "CELLS_PER_QUERY", budget)
         (some, like), (others, likewise) = (search(queries, rows, 15) for search in WAYS)
         np.testing.assert_allclose(like, likewise, atol=1e-6)
         assert (some == others).float().mean() > 0.95  # but for ties
@@ -76,8 +76,8 @@ def test_both_ways_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_queries_are_asked_in_blocks() -> None:
     """What a GPU does with a batch, block by block."""
     rows, queries = (SparseRows.of(unit_rows(n, 60, 0.1, n)) for n in (400, 9))
-    whole, _ = postings._all_at_once(queries, rows, 5)
-    some = [postings._all_at_once(queries.part(*ends), rows, 5)[0] for ends in ((0, 4), (4, 8), (8, 9))]
+    whole, _ = postings._search_on_gpu(queries, rows, 5)
+    some = [postings._search_on_gpu(queries.part(*ends), rows, 5)[0] for ends in ((0, 4), (4, 8), (8, 9))]
     assert torch.equal(torch.cat(some), whole)
 
 
@@ -89,7 +89,7 @@ def test_the_greatest_of_many_by_a_bar(kind: str) -> None:
         values = np.round(values, 2)
     if kind == "few above zero":
         values[rng.random(len(values)) < 0.999] = 0
-    found = postings._greatest(values, 300)
+    found = postings._top(values, 300)
     assert len(found) == 300
     assert (np.diff(found) > 0).all()
     np.testing.assert_array_equal(np.sort(values[found]), np.sort(values)[-300:])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mufin.runtime.autograd import Dropout, lighten
+from mufin.runtime.autograd import Dropout, replace_dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.4, 0.9])
@@ -36,6 +36,6 @@ def test_nothing_at_rest_all_at_one() -> None:
 def test_a_network_keeps_its_weights_and_its_shares() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.25), nn.Sequential(nn.Dropout(0.5)))
     names = list(network.state_dict())
-    lighten(network)
+    replace_dropout(network)
     assert list(network.state_dict()) == names
     assert [m.p for m in network.modules() if isinstance(m, Dropout)] == [0.25, 0.5]

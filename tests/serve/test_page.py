@@ -42,12 +42,12 @@ def names(page: Page) -> list[str]:
 
 def test_the_empty_page_invites(open_page: Callable[..., Page]) -> None:
     page = open_page()
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
     page.locator(".tiles a").first.click()
     assert len(names(page)) == 10
     assert "item=" in page.url
     page.go_back()
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
 
 
 def test_an_item_is_found_while_typing(open_page: Callable[..., Page]) -> None:
@@ -123,14 +123,14 @@ def test_parts_start_at_a_marked_zero(open_page: Callable[..., Page]) -> None:
 
 def test_a_picture_is_dropped_and_another_pasted(open_page: Callable[..., Page]) -> None:
     page = open_page()
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
     page.evaluate(DROP, [png(), "drop"])
     assert len(names(page)) == 10
     assert page.locator(".chips img").count() == 1
     with page.expect_request("**/v1/recommend") as sent:
         page.evaluate(DROP, [png("blue"), "paste"])
     assert [len(item["images"]) for item in sent.value.post_data_json["items"]] == [2]
-    page.get_by_role("button", name="Take picture 2 out").click()
+    page.get_by_role("button", name="Remove image 2").click()
     expect(page.locator(".chips img")).to_have_count(1)
     page.go_back()  # the pictures of an earlier question are still there
     expect(page.locator(".chips img")).to_have_count(2)
@@ -138,16 +138,16 @@ def test_a_picture_is_dropped_and_another_pasted(open_page: Callable[..., Page])
 
 def test_what_is_no_picture_is_said_kindly(open_page: Callable[..., Page]) -> None:
     page = open_page()
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
     page.evaluate(DROP, [base64.b64encode(b"not a picture").decode(), "drop"])
-    assert "“mine.png” is not a picture that can be read" in page.locator(".notice.wrong").inner_text()
+    assert "“mine.png” cannot be read as an image" in page.locator(".notice.wrong").inner_text()
 
 
 def test_several_texts_and_a_chosen_file_are_one_question(open_page: Callable[..., Page]) -> None:
     page = open_page()
     box = page.get_by_role("combobox")
     box.fill("red")
-    page.get_by_role("button", name="Another text").click()
+    page.get_by_role("button", name="Add text").click()
     box.fill("circle")
     with page.expect_request("**/v1/recommend") as sent:
         page.locator("input[type=file]").first.set_input_files(
@@ -165,7 +165,7 @@ def test_a_hit_explains_itself(open_page: Callable[..., Page]) -> None:
     page.locator(".hit[data-label=q-circle]").click()
     panel = page.locator("#panel")
     panel.locator(".heat").wait_for()
-    # A text and two pictures ask; two texts and a picture are asked.
+    # The query is a text and two images, the label two texts and an image.
     cells = panel.locator(".heat tbody tr").evaluate_all(
         "rows => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => Number(cell.innerText)))"
     )
@@ -174,7 +174,7 @@ def test_a_hit_explains_itself(open_page: Callable[..., Page]) -> None:
     assert panel.locator(".heat tbody th img").count() == 2
     assert panel.locator(".heat thead th img").count() == 1
     headings = panel.get_by_role("heading").all_inner_texts()
-    assert headings[:3] == ["circle things", "Why it is here", "Cross-attention"]
+    assert headings[:3] == ["circle things", "Why this label", "Cross-attention"]
     assert re.match(r"α = [01]\.\d\d", headings[3])
     assert headings[4:] == ["Nearest labels", "Training examples"]
     broken = "images => images.filter((image) => image.complete && !image.naturalWidth).length"
@@ -198,12 +198,12 @@ def test_an_address_opens_the_same_view(open_page: Callable[..., Page]) -> None:
     expect(page.locator(".hit")).to_have_count(20)
     assert "k=20" in page.url
     missing = open_page("#/ask?pictures=7")
-    missing.locator(".notice").get_by_text("These pictures are not here").wait_for()
+    missing.locator(".notice").get_by_text("The images are missing").wait_for()
 
 
 def test_a_busy_server_is_asked_again(open_page: Callable[..., Page]) -> None:
     page = open_page(expected=("429",))
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
     refused = []
 
     def refuse_once(route: Route) -> None:
@@ -223,22 +223,22 @@ def test_a_busy_server_is_asked_again(open_page: Callable[..., Page]) -> None:
     page.get_by_role("combobox").fill("red circle")
     page.get_by_role("button", name="Rank labels").click()
     page.locator(".notice.busy").wait_for()
-    assert "One moment, please" in page.locator(".notice.busy").inner_text()
-    assert "Again in" in page.locator(".notice.busy").inner_text()
-    assert "One moment" in page.locator("#say").inner_text()
+    assert "The server is busy" in page.locator(".notice.busy").inner_text()
+    assert "Retrying in" in page.locator(".notice.busy").inner_text()
+    assert "The server is busy" in page.locator("#say").inner_text()
     assert len(names(page)) == 10
     assert page.locator(".notice").count() == 0
 
 
 def test_a_server_that_is_away_is_waited_for(open_page: Callable[..., Page]) -> None:
     page = open_page(expected=("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",))
-    page.get_by_role("heading", name="Show it something.").wait_for()
+    page.get_by_role("heading", name="Try it out.").wait_for()
     page.context.set_offline(True)
     page.get_by_role("combobox").fill("red circle")
     page.keyboard.press("Enter")
-    page.get_by_text("The server does not answer").first.wait_for()
+    page.get_by_text("The server does not respond").first.wait_for()
     page.context.set_offline(False)
-    page.get_by_role("button", name="Try now").click()
+    page.get_by_role("button", name="Retry now").click()
     assert len(names(page)) == 10
 
 
@@ -256,4 +256,4 @@ def test_without_a_catalogue_words_are_offered(
     assert len(names(page)) == 10
     page.locator(".hit").first.click()
     page.locator("#panel .heat").wait_for()
-    assert page.get_by_role("button", name="Surprise me").count() == 0
+    assert page.get_by_role("button", name="Random item").count() == 0

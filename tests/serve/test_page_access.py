@@ -64,7 +64,7 @@ def test_the_keyboard_alone_is_enough(open_page: Callable[..., Page]) -> None:
     page.locator(".tiles a").first.wait_for()
     focused = "document.activeElement.innerText || document.activeElement.id"
     page.keyboard.press("Tab")
-    assert page.evaluate(focused) == "Skip to the content"
+    assert page.evaluate(focused) == "Skip to content"
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "asked"

@@ -33,17 +33,17 @@ def test_labels_are_found_and_paged(open_page: Callable[..., Page]) -> None:
     page.locator("#panel").get_by_text("Nearest labels").wait_for()
     assert "label=q-red" in page.url
     page.get_by_role("searchbox").fill("no such thing")
-    page.get_by_text("No label has “no such thing” in it.").wait_for()
+    page.get_by_text("No label contains “no such thing”.").wait_for()
 
 
 def test_a_label_is_added_found_and_removed(open_page: Callable[..., Page]) -> None:
     page = open_page("#/labels")
     page.get_by_text("67 labels", exact=True).wait_for()
-    page.get_by_label("Words, a text a line").fill("Yellow bar 7\nsomething new")
+    page.get_by_label("Texts, one per line").fill("Yellow bar 7\nsomething new")
     assert page.get_by_label("Id").input_value() == "yellow-bar-7"
     page.locator(".add input[type=file]").set_input_files(file())
-    page.get_by_role("button", name="Add the label").click()
-    page.locator(".notice.good").get_by_text("“Yellow bar 7” is a label now").wait_for()
+    page.get_by_role("button", name="Add label").click()
+    page.locator(".notice.good").get_by_text("“Yellow bar 7” was added").wait_for()
     page.get_by_text("68 labels", exact=True).wait_for()
     page.get_by_role("link", name="Try it").click()
     page.locator(".hit[data-label=yellow-bar-7]").wait_for()
@@ -53,22 +53,22 @@ def test_a_label_is_added_found_and_removed(open_page: Callable[..., Page]) -> N
     assert page.locator(".label-row .badge").inner_text() == "new"
     assert page.locator(".label-row img").evaluate(DECODED) > 0
     page.get_by_role("button", name="Remove Yellow bar 7").click()
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Cancel").click()
     assert page.locator(".label-row").count() == 1
     page.get_by_role("button", name="Remove Yellow bar 7").click()
     page.get_by_role("button", name="Remove", exact=True).click()
-    page.locator(".notice.good").get_by_text("“Yellow bar 7” is gone").wait_for()
+    page.locator(".notice.good").get_by_text("“Yellow bar 7” was removed").wait_for()
     assert page.locator(".label-row").count() == 0
 
 
 def test_a_taken_id_is_told_beside_the_form(open_page: Callable[..., Page]) -> None:
     page = open_page("#/labels", expected=("4",))
-    page.get_by_label("Words, a text a line").fill("red again")
+    page.get_by_label("Texts, one per line").fill("red again")
     page.get_by_label("Id").fill("q-red")
-    page.get_by_role("button", name="Add the label").click()
+    page.get_by_role("button", name="Add label").click()
     page.locator(".add .notice.wrong").wait_for()
     assert "q-red" in page.locator(".add .notice.wrong").inner_text()
-    assert page.get_by_label("Words, a text a line").input_value() == "red again"
+    assert page.get_by_label("Texts, one per line").input_value() == "red again"
 
 
 def test_the_map_shows_all_labels(open_page: Callable[..., Page]) -> None:
@@ -82,14 +82,14 @@ def test_the_map_shows_all_labels(open_page: Callable[..., Page]) -> None:
             c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer)).size"""
     )
     assert colours > 10
-    page.get_by_role("button", name="Closer").click(click_count=3, delay=250)
+    page.get_by_role("button", name="Zoom in").click(click_count=3, delay=250)
     expect(page.locator(".map-side h2")).not_to_have_text("In view: 40 of 67")
     canvas.hover()
     page.mouse.wheel(0, 4000)
     page.get_by_role("button", name="Show all").click()
     page.get_by_text("In view: 40 of 67").wait_for()
     page.get_by_role("searchbox").fill("red")
-    page.get_by_text("1 label marked").wait_for()
+    page.get_by_text("1 label highlighted").wait_for()
     page.get_by_text("In view: 1", exact=True).wait_for()
     page.locator(".in-view button").click()
     page.locator("#panel").get_by_text("Nearest labels").wait_for()
@@ -121,12 +121,12 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(
         at=address,
         expected=("401",),
     )
-    page.get_by_label("Words, a text a line").fill("guarded thing")
+    page.get_by_label("Texts, one per line").fill("guarded thing")
     page.get_by_label("Token").fill("wrong")
-    page.get_by_role("button", name="Add the label").click()
+    page.get_by_role("button", name="Add label").click()
     page.locator(".add .notice.wrong").wait_for()
     page.get_by_label("Token").fill("open sesame")
-    page.get_by_role("button", name="Add the label").click()
-    page.locator(".notice.good").get_by_text("“guarded thing” is a label now").wait_for()
+    page.get_by_role("button", name="Add label").click()
+    page.locator(".notice.good").get_by_text("“guarded thing” was added").wait_for()
     page.reload()
     assert page.get_by_label("Token").input_value() == "open sesame"

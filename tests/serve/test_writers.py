@@ -22,8 +22,8 @@ import pytest
 from mufin import Item, load, save
 from mufin.errors import BusyError, ModelError
 from mufin.files import lock
-from mufin.files.folder import named
-from mufin.model.store import changing
+from mufin.files.folder import manifest_files
+from mufin.model.store import editing_labels
 from serving import Process
 
 ROUNDS = int(os.environ.get("MUFIN_ROUNDS", "5"))
@@ -34,14 +34,14 @@ import sys
 from pathlib import Path
 from mufin import Item, load, save
 from mufin.errors import ModelError
-from mufin.model.store import changing
+from mufin.model.store import editing_labels
 
 for line in sys.stdin:
     what, id, folder = line.rstrip("\\n").split("\\t")
     folder = Path(folder)
     try:
         if what == "change":
-            with changing(folder) as model:
+            with editing_labels(folder) as model:
                 model.add_labels(Item(id, [id]))
         elif what == "load":
             model = load(folder)
@@ -115,12 +115,12 @@ def rounds(folder: Path, *adds: Callable[[str], str]) -> None:
         confirmed |= {*ids}
     assert confirmed <= {*load(folder).labels.items.ids.to_pylist()}, "a label was lost"
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == named(folder) | {"mufin.json", ".mufin.lock"}, "something was left behind"
+    assert files == manifest_files(folder) | {"mufin.json", ".mufin.lock"}, "something was left behind"
 
 
 def test_two_threads(model_folder: Path) -> None:
     def add(id: str) -> str:
-        with changing(model_folder) as model:
+        with editing_labels(model_folder) as model:
             model.add_labels(Item(id, [id]))
         return "done"
 
@@ -214,7 +214,7 @@ def test_who_writes_is_named(model_folder: Path, caplog: pytest.LogCaptureFixtur
 
 def test_the_lock_of_a_writer_that_was_killed_is_free(model_folder: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from mufin import lock\n"
+        "import sys, time; from pathlib import Path; from mufin.files import lock\n"
         "with lock.writing(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(model_folder)], stdout=subprocess.PIPE)
@@ -229,9 +229,9 @@ def test_the_lock_of_a_writer_that_was_killed_is_free(model_folder: Path) -> Non
 
 
 def test_a_thread_may_enter_twice(model_folder: Path) -> None:
-    with lock.writing(model_folder), changing(model_folder) as model:
+    with lock.writing(model_folder), editing_labels(model_folder) as model:
         model.add_labels(Item("zebra", ["zebra"]))
-    with pytest.raises(ModelError, match="mufin train"), changing(model_folder / "nowhere"):
+    with pytest.raises(ModelError, match="mufin train"), editing_labels(model_folder / "nowhere"):
         pass
     assert not (model_folder / "nowhere").exists()
 

@@ -19,7 +19,7 @@ import pytest
 from made import picture
 from mufin import Item, Mufin, load, save
 from mufin.files import lock
-from mufin.model.store import changing
+from mufin.model.store import editing_labels
 from serving import Process, base64_of, encoded
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_examples_vote_at_once(writing: TestClient, model_folder: Path) -> None:
 
 def test_what_another_program_wrote_is_taken_over(writing: TestClient, model_folder: Path) -> None:
     """A command removes a label and adds one: the next write of the service keeps both, and serves them."""
-    with changing(model_folder) as other:
+    with editing_labels(model_folder) as other:
         other.remove_labels("q-bar")
         other.add_labels(Item("okapi", ["okapi"]))
     assert writing.post("/v1/labels", json={"labels": [{"id": "okapi", "texts": ["x"]}]}).status_code == 409

@@ -16,7 +16,15 @@ from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.evaluate.score import answer
 from mufin.model.untrained import parts, scores
-from mufin.signals.compatibility import FLOOR, START, WIDTH, Compatibility, Pairs, Side, View
+from mufin.signals.compatibility import (
+    KERNEL_WIDTH,
+    RATIO_FLOOR,
+    START_WEIGHTS,
+    Compatibility,
+    Pairs,
+    Side,
+    View,
+)
 
 rng = np.random.default_rng(5)
 
@@ -47,7 +55,7 @@ def test_the_formula_against_densities() -> None:
     """f = log p(x, z) − log p(x) − log p(z), coordinate by coordinate."""
     r = torch.tensor([0.9, 0.5, 0.0])
     x, z = gaussian(4, 3), gaussian(5, 3)
-    found = plain(r).score(x, z) - math.log(1 + FLOOR)
+    found = plain(r).score(x, z) - math.log(1 + RATIO_FLOOR)
     normal = torch.distributions.MultivariateNormal
     for i in range(4):
         for j in range(5):
@@ -68,12 +76,12 @@ def test_remembered_pairs_against_a_loop() -> None:
     share = weight / weight.sum()
     for i in range(3):
         for j in range(4):
-            of_x = [math.exp(-float((x[i] - p).square().sum()) / WIDTH) for p in points]
-            of_z = [math.exp(-float((z[j] - p).square().sum()) / WIDTH) for p in labels]
+            of_x = [math.exp(-float((x[i] - p).square().sum()) / KERNEL_WIDTH) for p in points]
+            of_z = [math.exp(-float((z[j] - p).square().sum()) / KERNEL_WIDTH) for p in labels]
             both = sum(float(w) * a * b for w, a, b in zip(share, of_x, of_z, strict=True))
             apart = sum(float(w) * a for w, a in zip(share, of_x, strict=True))
             apart *= sum(float(w) * b for w, b in zip(share, of_z, strict=True))
-            assert float(found[i, j]) == pytest.approx(math.log(both / apart + FLOOR), abs=1e-3)
+            assert float(found[i, j]) == pytest.approx(math.log(both / apart + RATIO_FLOOR), abs=1e-3)
 
 
 def complements(n: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -135,14 +143,14 @@ def test_few_pairs_say_little() -> None:
 
 
 def test_the_mixture_follows_what_decides_and_stays_where_nothing_does() -> None:
-    compatibility = Compatibility((plain(torch.zeros(1)),), (), torch.tensor(START))
+    compatibility = Compatibility((plain(torch.zeros(1)),), (), torch.tensor(START_WEIGHTS))
     known = gaussian(300, 10, 3) * torch.tensor([0.1, 0.1, 1.0])
     relevant = known[..., 0] == known[..., 0].amax(1, keepdim=True)  # the classifier knows it all
     learnt = compatibility.learnt(known, relevant, ~relevant).mixture
     best = (known @ learnt).argmax(1, keepdim=True)
     assert float(relevant.gather(1, best).float().mean()) > 0.9
     none = torch.zeros_like(relevant)
-    assert compatibility.learnt(known, none, ~none).mixture.tolist() == list(START)
+    assert compatibility.learnt(known, none, ~none).mixture.tolist() == list(START_WEIGHTS)
 
 
 def test_sets_and_their_members_count_alike() -> None:
@@ -150,11 +158,11 @@ def test_sets_and_their_members_count_alike() -> None:
     one, other = plain(torch.tensor([0.9, 0.3])), plain(torch.tensor([0.5, 0.1]))
     points, items, labels = gaussian(2, 2), gaussian(4, 2), gaussian(5, 2)
     groups = np.array([3, 0, 1, 2, 3]), np.array([0, 2, 5])
-    found = Compatibility((one,), (other,), torch.tensor(START)).score(points, items, *groups, labels)
+    found = Compatibility((one,), (other,), torch.tensor(START_WEIGHTS)).score(points, items, *groups, labels)
     single, whole = other.score(items, labels), one.score(points, labels)
     for i, members in enumerate(([3, 0], [1, 2, 3])):
         torch.testing.assert_close(found[i], (whole[i] + single[members].mean(0)) / 2)
-    alone = Compatibility((one,), (), torch.tensor(START)).score(points, items, *groups, labels)
+    alone = Compatibility((one,), (), torch.tensor(START_WEIGHTS)).score(points, items, *groups, labels)
     torch.testing.assert_close(alone, whole)
 
 
@@ -169,13 +177,13 @@ def test_columns_in_no_block_are_not_read() -> None:
 
 def test_a_compatibility_is_read_as_it_was_kept() -> None:
     view = plain(torch.tensor([0.9, 0.3]))
-    many = Compatibility((view, view), (view,), torch.tensor(START))
+    many = Compatibility((view, view), (view,), torch.tensor(START_WEIGHTS))
     again = Compatibility.of(dict(many.tensors()))
     assert (len(again.sets), len(again.members)) == (2, 1)
     x = gaussian(3, 2)
     torch.testing.assert_close(again.sets[0].score(x, x), view.score(x, x))
     with pytest.raises(UsageError):
-        Compatibility.of({"mixture": torch.tensor(START)})
+        Compatibility.of({"mixture": torch.tensor(START_WEIGHTS)})
 
 
 # -- in a model ----------------------------------------------------------------------------------------------
@@ -205,7 +213,7 @@ def test_fitted_with_the_model_and_kept_in_its_folder(
     model: Mufin, outfits: Catalogue, tmp_path: Path
 ) -> None:
     assert model.compatibility is not None
-    assert model.compatibility.mixture.tolist() != list(START)  # some labels were held out
+    assert model.compatibility.mixture.tolist() != list(START_WEIGHTS)  # some labels were held out
     found = asked(model, outfits)
     assert found.shape == (2, 8)
     save(model, tmp_path / "run")
@@ -247,10 +255,10 @@ def test_evidence_is_the_mean_of_what_the_encoders_say(tiny_model: Mufin, shop: 
     embedder, features = tiny_model.embedder, tiny_model.features(shop.items)
     pair = Groups(np.array([0, 2]), np.array([0, 1]))
     batch = features.batch(pair)
-    found = embedder.evidence(features, pair)[0]
+    found = embedder.content(features, pair)[0]
     assert found.shape == (sum(embedder.widths),)
     if batch.text is not None:
         rows = embedder.text(batch.text.values, batch.text.lengths)
         torch.testing.assert_close(found[: embedder.widths[0]], rows.mean(0))
     bare = np.flatnonzero(np.diff(features.image.offsets) == 0)[:1].astype(np.int64)
-    assert bool(embedder.evidence(features, Groups.singles(bare))[0, embedder.widths[0] :].isnan().all())
+    assert bool(embedder.content(features, Groups.singles(bare))[0, embedder.widths[0] :].isnan().all())

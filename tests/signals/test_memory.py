@@ -16,7 +16,7 @@ from mufin.model.labels import Labels
 from mufin.retrieve.lists import Lists, bounded
 from mufin.signals.base import Candidates, Known, Query
 from mufin.signals.evidence import unique
-from mufin.signals.memory import Memory, given
+from mufin.signals.memory import Memory, votes_for
 from mufin.signals.words import Words
 
 
@@ -53,9 +53,9 @@ def test_candidates_get_the_votes_cast_for_them() -> None:
     voted, votes = torch.tensor([[1, 4, -1], [0, 2, 9]]), torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.3, 0.5]])
     rows = torch.tensor([[4, -1, 1, 0], [9, 9, 3, 0]])
     labels: Labels = None  # type: ignore[assignment]  # not looked at
-    found = given(Candidates(rows, labels), voted, votes)
+    found = votes_for(Candidates(rows, labels), voted, votes)
     assert found.tolist() == [pytest.approx([0.3, 0, 0.7, 0]), pytest.approx([0.5, 0.5, 0, 0.2])]
-    assert not given(Candidates(rows, labels), voted[:, :0], votes[:, :0]).any()
+    assert not votes_for(Candidates(rows, labels), voted[:, :0], votes[:, :0]).any()
 
 
 def test_proposals_are_eligible_and_candidates_unique() -> None:
@@ -106,7 +106,7 @@ def test_candidates_do_not_depend_on_who_is_asked_together(
 ) -> None:
     query = remembering.query(remembering.features(shop.items))
     labels, evidence = remembering.candidates(query)
-    monkeypatch.setattr("mufin.model.mufin.CHUNK", 1)
+    monkeypatch.setattr("mufin.model.mufin.QUERIES_PER_CHUNK", 1)
     alone, alone_evidence = remembering.candidates(query)
     for row in range(len(query)):
         together = labels[row][labels[row] >= 0].tolist()
@@ -164,7 +164,7 @@ def test_examples_need_a_memory_and_known_labels(tiny_model: Mufin, remembering:
         tiny_model.add_examples(Item("a", ["a"]), [["q-red"]])
     with pytest.raises(UsageError, match="no label 'q-pink'"):
         remembering.add_examples(Item("a", ["a"]), [["q-pink"]])
-    with pytest.raises(UsageError, match="one list an item"):
+    with pytest.raises(UsageError, match="one list per item"):
         remembering.add_examples(Item("a", ["a"]), [["q-red"], ["q-red"]])
 
 

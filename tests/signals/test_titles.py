@@ -13,8 +13,8 @@ from scipy.sparse import csr_matrix
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.data.items import Items
 from mufin.encode.rows import SparseRows
-from mufin.encode.words import TITLES, title_words
-from mufin.signals.titles import Titles, left_out, named, named_pairs
+from mufin.encode.words import TITLE_WIDTH, title_words
+from mufin.signals.titles import Titles, contains_label, title_label_pairs, unlisted_title_labels
 
 THINGS = ("arrow", "moon", "cat", "wheel")
 WAYS = ("left", "right", "up", "down")
@@ -46,24 +46,24 @@ def found_in(catalogue: Catalogue, hidden: np.ndarray | None = None) -> csr_matr
     points = catalogue.split("train")
     exclude = points.exclude if hidden is None else csr_matrix(hidden)
     titles = title_words(catalogue.items.take(points.members))
-    return left_out(titles, title_words(catalogue.labels), points.relevance, exclude)
+    return unlisted_title_labels(titles, title_words(catalogue.labels), points.relevance, exclude)
 
 
 def test_titles_are_the_words_of_first_texts() -> None:
     found = title_words(items(["Oak desk, OAK"], ["oak", "desk"], [], ["?"]))
-    assert found.shape == (4, TITLES)
+    assert found.shape == (4, TITLE_WIDTH)
     assert np.diff(found.indptr).tolist() == [2, 1, 0, 0]
     assert (found.data == 1).all()
     assert found[0].multiply(found[1]).nnz == 1
-    assert title_words(items()).shape == (0, TITLES)
+    assert title_words(items()).shape == (0, TITLE_WIDTH)
 
 
-def test_named_pairs_are_those_that_sets_of_words_give() -> None:
+def test_title_label_pairs_are_those_that_sets_of_words_give() -> None:
     rng = np.random.default_rng(0)
     words = [f"word{number}" for number in range(12)]
     some = [[" ".join(rng.choice(words, rng.integers(0, 5)))] for _ in range(60)]
     others = [[" ".join(rng.choice(words, rng.integers(0, 3)))] for _ in range(30)]
-    found = named_pairs(title_words(items(*some)), title_words(items(*others))).toarray()
+    found = title_label_pairs(title_words(items(*some)), title_words(items(*others))).toarray()
     for i, (title,) in enumerate(some):
         for j, (label,) in enumerate(others):
             assert found[i, j] == (bool(label) and set(label.split()) <= set(title.split()))
@@ -159,7 +159,7 @@ def test_a_title_names_a_label_if_it_has_all_its_words() -> None:
     asked = items(["big red arrow"], ["moon", "red arrow"], [])
     labels = items(["red arrow"], ["arrow up"], ["?"])
     rows = [SparseRows.of(title_words(some), "set") for some in (asked, labels)]
-    told = named(*rows, torch.tensor([[0, 1, 2, -1]] * 3))
+    told = contains_label(*rows, torch.tensor([[0, 1, 2, -1]] * 3))
     assert told.tolist() == [[True, False, False, False], *[[False] * 4] * 2]
 
 

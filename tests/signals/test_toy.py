@@ -29,7 +29,7 @@ class Initials(Signal):
     """Whether the first texts of item and label begin with the same letter; proposes such labels."""
 
     name = "initials"
-    says = "whether item and label begin with the same letter"
+    description = "whether item and label begin with the same letter"
     columns = (Column("initials"),)
 
     labels: Tensor  # (L, 128)
@@ -106,7 +106,7 @@ def test_it_is_in_the_json_of_the_command_line_and_of_the_service(
     assert "initials" in hit["parts"]
     assert "initials" in hit["evidence"]
     with client_of(tmp_path / "model") as client:
-        assert client.get("/v1/model").json()["signals"]["initials"] == Initials.says
+        assert client.get("/v1/model").json()["signals"]["initials"] == Initials.description
         asked = {"items": [{"texts": ["red bar"]}]}
         (result,) = client.post("/v1/recommend", json=asked).json()["results"]
         assert all("initials" in hit["parts"] for hit in result["hits"])
@@ -116,7 +116,7 @@ def test_it_is_in_the_report(model: Mufin, shop: Catalogue, tmp_path: Path) -> N
     from mufin.evaluate.report import write_report
 
     write_report(model, shop, tmp_path / "report.html", split="train")
-    assert Initials.says in (tmp_path / "report.html").read_text("utf-8")
+    assert Initials.description in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_it_is_on_the_page(model: Mufin, tmp_path: Path) -> None:

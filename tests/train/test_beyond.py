@@ -16,7 +16,7 @@ from mufin.train.loop import CachedBags, seeded
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
 from mufin.train.sampling import ShortlistNegatives, clustered, shuffled
-from mufin.train.votes import FLOOR, Votes
+from mufin.train.votes import VOTE_FLOOR, Votes
 
 
 def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -49,7 +49,7 @@ def test_the_loss_of_votes_is_what_prediction_would_count(stage: Any) -> None:
         may = [j for j in range(len(x)) if j != i and not (hidden[i] & y[j]).any()]
         weight = torch.softmax(x[may] @ x[i] / it.config.memory.temperature, 0).numpy()
         shares = [sum(w for w, j in zip(weight, may, strict=True) if y[j, l]) for l in np.flatnonzero(y[i])]
-        wanted.append(np.mean([-np.log(share + FLOOR) for share in shares]))
+        wanted.append(np.mean([-np.log(share + VOTE_FLOOR) for share in shares]))
     assert found == pytest.approx(np.mean(wanted), rel=1e-4)
 
 
@@ -142,7 +142,7 @@ def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
 
     cached = CachedBags(embed, torch.arange(10), chunk=4)
     cached.bag.values.square().sum().backward()
-    cached.send()
+    cached.backward()
     assert len(seen) == 6
     for first, second in zip(seen[:3], seen[3:], strict=True):
         assert torch.equal(first, second)

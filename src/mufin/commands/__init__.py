@@ -1,1 +1,1 @@
-"""The commands of the command line, one function each; `mufin.cli` joins them."""
+"""The commands of the command line, one function each; `mufin.cli` registers them."""

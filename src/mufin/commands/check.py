@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue or of a model.")],
-    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Open every picture.")] = True,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue or model.")],
+    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Decode every image.")] = True,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what is in a catalogue and what is odd about it; or whether a model is as it was saved.
+    """Check a catalogue for problems, or a model for damage.
 
-    Ends with exit code 1 if it cannot be used.
+    Shows the contents of the folder and every problem found. Exits with 1 if the folder is unusable.
 
     \b
     Example:
@@ -37,8 +37,8 @@ def check(
         return _check_model(folder, json)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; expected one with items.jsonl or items.parquet")
-    with _Counter("Looking at pictures", quiet or json) as counter:
-        report = check_folder(folder, pictures, counter)
+    with _ProgressBars("Checking images", quiet or json) as progress:
+        report = check_folder(folder, pictures, progress)
     if json:
         printing.show_json(report.to_json())
     else:
@@ -49,7 +49,7 @@ def check(
 
 
 def _check_model(run: Path, json: bool) -> None:
-    """Every part of a model folder, and whether it is as it was saved."""
+    """Show each part of a model folder and whether it is intact."""
     from mufin.model.verify import verify
 
     found = verify(run)
@@ -61,17 +61,17 @@ def _check_model(run: Path, json: bool) -> None:
             for part in found.parts
         ]
         if rows:
-            printing.show_table(["part", "file", "size", "found"], rows, left=2)
+            printing.show_table(["part", "file", "size", "state"], rows, left=2)
         for problem in [part.problem for part in found.parts if part.problem] + [found.problem]:
             if problem:
                 typer.echo(problem)
-        typer.echo("Damaged" if not found.usable else "All parts are as they were saved")
+        typer.echo("All parts are intact" if found.usable else "Damaged")
     if not found.usable:
         raise typer.Exit(1)
 
 
-class _Counter:
-    """Feeds the `progress(done, total)` of a check into bars, a new one whenever counting starts again."""
+class _ProgressBars:
+    """Show calls of `progress(done, total)` as bars; start a new bar whenever `done` restarts."""
 
     def __init__(self, name: str, quiet: bool) -> None:
         from mufin.progress import Progress
@@ -80,7 +80,7 @@ class _Counter:
         self.stack, self.done = ExitStack(), 0
         self.task: Task | None = None
 
-    def __enter__(self) -> _Counter:
+    def __enter__(self) -> _ProgressBars:
         return self
 
     def __exit__(self, *_: object) -> None:

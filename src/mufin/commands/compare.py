@@ -1,4 +1,4 @@
-"""Holding models against one another: compare."""
+"""`mufin compare`: evaluate models side by side."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mufin.commands.options import (
     Quiet,
     Report,
     TestSplit,
-    constants,
     load_model,
+    parse_propensity,
 )  # fmt: skip
 from mufin.errors import UsageError
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from mufin.evaluate.compare import Comparison
     from mufin.model.mufin import Mufin
 
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5", "AUC", "MRR")
+METRICS_SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5", "AUC", "MRR")
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders of trained models.")],
-    catalogue: Annotated[Path, typer.Option(metavar="FOLDER", help="The catalogue to measure them on.")],
+    catalogue: Annotated[Path, typer.Option(metavar="FOLDER", help="Catalogue to evaluate them on.")],
     split: TestSplit = "test",
     propensity: Propensity = "0.55,1.5",
     category: Category = "category",
@@ -42,36 +42,36 @@ def compare(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure several models side by side, and test how they differ from the first.
+    """Evaluate several models and test how they differ from the first.
 
-    Differences come with a 95 % interval (paired bootstrap over datapoints) and a two-sided p (by
-    randomisation). `*` marks p < 0.05, `**` p < 0.01, `***` p < 0.001; p is not corrected for the number of
-    comparisons.
+    Each difference has a 95 % confidence interval (paired bootstrap over datapoints) and a two-sided p-value
+    (randomisation test). `*` marks p < 0.05, `**` p < 0.01, `***` p < 0.001; p-values are not corrected for
+    multiple comparisons.
 
     \b
     Example:
       mufin compare runs/shop runs/words --catalogue shop/ --report compare.html
     """
     if len(runs) < 2:
-        raise UsageError("one run alone cannot be compared; name two or more, or use `mufin evaluate`")
+        raise UsageError("a single run cannot be compared; name two or more, or use `mufin evaluate`")
     from mufin.data.catalogue import Catalogue
     from mufin.progress import Progress
 
     read = Catalogue.read(catalogue)
-    read.split(split)  # an unknown name should not cost the time of loading a model
+    read.split(split)  # fail on an unknown name before loading a model
     if report is not None:
         from mufin.evaluate.report import check_report
 
         check_report(report)
     from mufin.evaluate.compare import compare as compare_models
 
-    def loaded() -> Iterator[tuple[str, Mufin]]:
+    def load_models() -> Iterator[tuple[str, Mufin]]:
         short = len({run.name for run in runs}) == len(runs)
         for run in runs:
             yield run.name if short else str(run), load_model(run, device, exact)
 
     progress = Progress(quiet or json)
-    found = compare_models(loaded(), read, split, constants(propensity), category, progress)
+    found = compare_models(load_models(), read, split, parse_propensity(propensity), category, progress)
     if report is not None:
         from mufin.evaluate.report.comparison import write_comparison
 
@@ -79,16 +79,16 @@ def compare(
     if json:
         printing.show_json(found.to_json())
         return
-    _show(found)
+    _show_comparison(found)
     if report is not None:
         typer.echo(f"\nThe report is in {report}")
 
 
-def _show(found: Comparison) -> None:
-    """A line a metric: the first run's value, then each other's with its difference."""
+def _show_comparison(found: Comparison) -> None:
+    """Print one row per metric: the value of the first run, then value, difference and p of each other."""
     first, *others = found.runs.items()
     rows = []
-    for metric in SHOWN:
+    for metric in METRICS_SHOWN:
         digits = 2 if "@" in metric else 4
         row = [metric, f"{first[1].metrics[metric]:.{digits}f}"]
         for _, run in others:
@@ -106,7 +106,7 @@ def _show(found: Comparison) -> None:
 
 
 def _stars(p: float) -> str:
-    """One to three stars.
+    """Return one star per significance level reached.
 
     >>> [_stars(p) for p in (0.2, 0.04, 0.009, 0.0005)]
     ['', '*', '**', '***']

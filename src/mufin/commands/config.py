@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def config(
-    preset: Annotated[str, typer.Option(metavar="NAME", help="Which settings to start from.")] = "best",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Preset to start from.")] = "best",
     variant: Variant = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")
     ] = None,
     list_names: Annotated[
-        bool, typer.Option("--list", help="Name presets and variants, and what they set.")
+        bool, typer.Option("--list", help="List presets and variants with their settings.")
     ] = False,
 ) -> None:
     """Print settings as TOML, for `mufin train --config`.
@@ -39,11 +39,13 @@ def config(
         typer.echo(text, nl=False)
     else:
         output.write_text(text, "utf-8")
-        typer.echo(f"Settings are in {output}; use them with: mufin train FOLDER -o RUN --config {output}")
+        typer.echo(
+            f"Settings written to {output}; use them with: mufin train FOLDER -o RUN --config {output}"
+        )
 
 
 def _list_settings() -> None:
-    """Presets with what they change of the paper's values; variants with what they change of any."""
+    """Print the settings in which presets differ from the paper, and those that variants change."""
     from mufin.config import Config
     from mufin.model.info import differences
     from mufin.presets import PRESETS, VARIANTS
@@ -62,10 +64,10 @@ def _list_settings() -> None:
 
 
 def chosen_settings(preset: str | None, file: Path | None, variant: str | None, changes: list[str]) -> Config:
-    """Settings from a preset or a file, of a variant if one is named, with changes."""
+    """Return the settings of a preset or a file, with the variant and the changes applied."""
     from mufin.config import Config
 
     if preset is not None and file is not None:
-        raise UsageError("give --preset or --config, not both")
+        raise UsageError("use --preset or --config, not both")
     base = Config.preset(preset or "best") if file is None else Config.read(file)
     return base.override(changes) if variant is None else base.variant(variant, changes)

@@ -1,4 +1,4 @@
-"""`mufin evaluate`: measure a model on a split or on questions."""
+"""`mufin evaluate`: evaluate a model on a split or on fill-in-the-blank questions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mufin.commands.options import (
     Report,
     Run,
     TestSplit,
-    constants,
     load_model,
+    parse_propensity,
 )  # fmt: skip
 from mufin.errors import UsageError
 
@@ -35,7 +35,7 @@ def evaluate(
     folder: Folder,
     split: TestSplit = "test",
     fitb: Annotated[
-        str | None, typer.Option(metavar="QUESTIONS", help="Answer fill-in-the-blank questions instead.")
+        str | None, typer.Option(metavar="QUESTIONS", help="Evaluate on fill-in-the-blank questions instead.")
     ] = None,
     propensity: Propensity = "0.55,1.5",
     report: Report = None,
@@ -45,10 +45,10 @@ def evaluate(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a model on a split of a catalogue.
+    """Evaluate a model on a split of a catalogue.
 
-    Metrics with an @ are percentages, AUC and MRR lie between 0 and 1. QUESTIONS is a file or a name inside
-    the catalogue.
+    Metrics with an @ are percentages; AUC and MRR are between 0 and 1. QUESTIONS is a file, or the name of a
+    table of the catalogue.
 
     \b
     Example:
@@ -62,12 +62,12 @@ def evaluate(
     catalogue = Catalogue.read(folder)
     progress = Progress(quiet or json)
     if fitb is not None and report is not None:
-        raise UsageError("a report is about a split, --fitb about questions; ask for one of them")
+        raise UsageError("--report and --fitb cannot be combined; use one of them")
     if fitb is not None:
-        values = _answer(load_model(run, device, exact), catalogue, _questions(folder, fitb), progress)
+        values = _answer(load_model(run, device, exact), catalogue, _question_source(folder, fitb), progress)
     else:
-        catalogue.split(split)  # an unknown name should not cost the time of loading a model
-        a_b = constants(propensity)
+        catalogue.split(split)  # fail on an unknown name before loading a model
+        a_b = parse_propensity(propensity)
         if report is not None:
             from mufin.evaluate.report import check_report, write_report
 
@@ -86,20 +86,20 @@ def evaluate(
             typer.echo(f"\nThe report is in {report}")
 
 
-def _questions(folder: Path, name: str) -> str | Path:
-    """A path, or a name inside the catalogue with or without its suffix."""
+def _question_source(folder: Path, name: str) -> str | Path:
+    """Return the path of an existing file, or the name of a table in the catalogue without its suffix."""
     if Path(name).is_file():
         return Path(name)
     return Path(name).stem if (folder / name).is_file() else name
 
 
 def _answer(model: Mufin, catalogue: Catalogue, source: str | Path, progress: Progress) -> dict[str, float]:
-    """The share of fill-in-the-blank questions that the model answers rightly."""
+    """Answer fill-in-the-blank questions; return the percentage of right answers and the count."""
     from mufin.evaluate.metrics import fitb_accuracy
     from mufin.evaluate.score import answer
 
     questions = catalogue.questions(source)
     if not len(questions):
-        raise UsageError(f"{source}: no questions in it")
+        raise UsageError(f"{source} has no questions; expected at least one")
     chosen = answer(model, catalogue, questions, progress)
     return {"accuracy": 100 * fitb_accuracy(chosen, questions.answer), "questions": len(questions)}

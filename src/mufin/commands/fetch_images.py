@@ -13,28 +13,30 @@ from mufin.commands.options import Folder, Json, Quiet
 
 def fetch_images(
     folder: Folder,
-    workers: Annotated[int, typer.Option(metavar="N", help="Downloads at a time.")] = 32,
-    per_host: Annotated[int, typer.Option(metavar="N", help="Downloads at a time from one host.")] = 8,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Per try, redirects included.")] = 30.0,
-    retries: Annotated[int, typer.Option(metavar="N", help="Further tries after a passing failure.")] = 3,
-    max_mb: Annotated[float, typer.Option(metavar="MB", help="A bigger picture is given up.")] = 20.0,
+    workers: Annotated[int, typer.Option(metavar="N", help="Concurrent downloads.")] = 32,
+    per_host: Annotated[int, typer.Option(metavar="N", help="Concurrent downloads per host.")] = 8,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time limit per attempt, including redirects.")
+    ] = 30.0,
+    retries: Annotated[int, typer.Option(metavar="N", help="Retries after a temporary failure.")] = 3,
+    max_mb: Annotated[float, typer.Option(metavar="MB", help="Skip images larger than this.")] = 20.0,
     per_item: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first pictures of an item.")
+        int | None, typer.Option(metavar="N", help="Download only the first N images per item.")
     ] = None,
-    robots: Annotated[bool, typer.Option("--robots", help="Ask each host's robots.txt first.")] = False,
+    robots: Annotated[bool, typer.Option("--robots", help="Obey each host's robots.txt.")] = False,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Also try again what failed for good.")
+        bool, typer.Option("--retry-failed", help="Also retry images that failed permanently.")
     ] = False,
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Allow addresses inside your own network.")
+        bool, typer.Option("--allow-private", help="Allow addresses in private networks.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download the pictures that a catalogue names by address.
+    """Download the images that a catalogue lists as URLs.
 
-    Files go to images/ under the name of their content. It may be stopped and started again: what is there is
-    not fetched twice. What failed is in _failed.jsonl of the folder.
+    Files are saved in images/, named by a hash of their content. An interrupted download can be resumed:
+    images that are already there are not downloaded again. _failed.jsonl in the folder lists the failures.
 
     \b
     Example:
@@ -56,4 +58,5 @@ def fetch_images(
         return
     for line in done.lines():
         typer.echo(line)
-    typer.echo(f"{done.fetched:,} pictures fetched in {printing.duration(seconds)}, {done.kept:,} were there")
+    images, took = printing.count(done.fetched, "image"), printing.duration(seconds)
+    typer.echo(f"Downloaded {images} in {took}; {done.kept:,} already there")

@@ -1,4 +1,4 @@
-"""`mufin import`: make a catalogue from other formats."""
+"""`mufin import`: create a catalogue from other formats."""
 
 from __future__ import annotations
 
@@ -19,39 +19,34 @@ if TYPE_CHECKING:
 
 
 importing = typer.Typer(
-    help="Make a catalogue out of files in another form.\n\n\b\nExample:\n"
+    help="Create a catalogue from files in another format.\n\n\b\nExample:\n"
     "  mufin import table products.csv -o shop --text title --image photo --labels tags",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Sources = Annotated[list[Path], typer.Argument(metavar="SRC", help="One file or several.")]
-Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder that was unpacked.")]
+Sources = Annotated[list[Path], typer.Argument(metavar="SRC", help="One or more files.")]
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the files.")]
 NewFolder = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the catalogue; must be new.")
+    Path,
+    typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the catalogue; must be new or empty."),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="The same seed draws the same test points.")]
-Text = Annotated[str, typer.Option(metavar="COLUMN,…", help="Columns with texts, the title first.")]
-Image = Annotated[
-    str, typer.Option(metavar="COLUMN,…", help="Columns with pictures: paths, addresses, bytes.")
-]
-LabelColumns = Annotated[str, typer.Option("--labels", metavar="COLUMN,…", help="Columns with labels.")]
-Id = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="The column with ids; else rows are numbered.")
-]
-Category = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with a category.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed for drawing test datapoints.")]
+Text = Annotated[str, typer.Option(metavar="COLUMN,…", help="Text columns, title first.")]
+Image = Annotated[str, typer.Option(metavar="COLUMN,…", help="Image columns: paths, URLs or bytes.")]
+LabelColumns = Annotated[str, typer.Option("--labels", metavar="COLUMN,…", help="Label columns.")]
+Id = Annotated[str | None, typer.Option(metavar="COLUMN", help="Id column; without it, rows are numbered.")]
+Category = Annotated[str | None, typer.Option(metavar="COLUMN", help="Category column.")]
 SplitColumn = Annotated[
-    str | None, typer.Option("--split", metavar="COLUMN", help="The column that says train, test, ….")
+    str | None, typer.Option("--split", metavar="COLUMN", help="Column with the split: train, test, ….")
 ]
-Separator = Annotated[
-    str, typer.Option(metavar="TEXT", help="What stands between labels, or pictures, in a cell.")
-]
-ItemLabels = Annotated[bool, typer.Option("--labels-are-items", help="The labels are ids of other rows.")]
+Separator = Annotated[str, typer.Option(metavar="TEXT", help="Separator of labels or images in a cell.")]
+ItemLabels = Annotated[bool, typer.Option("--labels-are-items", help="Labels are ids of other rows.")]
 ImagesDir = Annotated[
     Path | None,
-    typer.Option("--images-dir", metavar="DIR", help="Image files come from here; else beside the table."),
+    typer.Option("--images-dir", metavar="DIR", help="Folder of the image files; by default the table's."),
 ]
 TestShare = Annotated[
-    float, typer.Option(metavar="SHARE", help="Points drawn for `test` where no split is given.")
+    float, typer.Option(metavar="SHARE", help="Share of rows drawn for `test` if no split is given.")
 ]
 
 
@@ -60,25 +55,34 @@ def amazon(
     sources: Sources,
     output: NewFolder,
     curate: Annotated[
-        str | None, typer.Option(metavar="NAME", help="mm-amazontitles: the rules of MM-AmazonTitles-300K.")
+        str | None,
+        typer.Option(metavar="NAME", help="Rules to apply; mm-amazontitles: those of MM-AmazonTitles-300K."),
     ] = None,
-    pictures: Annotated[int, typer.Option(metavar="N", help="Curated: pictures kept a product.")] = 15,
-    test: Annotated[float, typer.Option(metavar="SHARE", help="Curated: share of test points.")] = 0.3,
-    min_labels: Annotated[int, typer.Option(metavar="N", help="Curated: fewest labels of a point.")] = 1,
+    pictures: Annotated[
+        int, typer.Option(metavar="N", help="With --curate: maximum images per product.")
+    ] = 15,
+    test: Annotated[
+        float, typer.Option(metavar="SHARE", help="With --curate: share of test datapoints.")
+    ] = 0.3,
+    min_labels: Annotated[
+        int, typer.Option(metavar="N", help="With --curate: minimum labels per datapoint.")
+    ] = 1,
     min_points: Annotated[
-        int, typer.Option(metavar="N", help="Curated: fewest training points of a label.")
+        int, typer.Option(metavar="N", help="With --curate: minimum training datapoints per label.")
     ] = 1,
     keep_reciprocal: Annotated[
         bool,
-        typer.Option("--keep-reciprocal", help="Curated: count a → b in test even if b → a is in train."),
+        typer.Option(
+            "--keep-reciprocal", help="With --curate: count a → b in test even if b → a is in train."
+        ),
     ] = False,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Amazon product metadata of 2014, 2018 or 2023, plain or .gz.
+    """Import Amazon product metadata of 2014, 2018 or 2023, plain or .gz.
 
-    Labels are the products bought too. Pictures stay addresses until `mufin fetch-images`.
+    Labels are the products that were also bought. Images remain URLs; `mufin fetch-images` downloads them.
 
     \b
     Example:
@@ -90,7 +94,7 @@ def amazon(
     from mufin.progress import Progress
 
     if curate not in (None, "mm-amazontitles"):
-        raise UsageError(f"--curate {curate!r}: there is mm-amazontitles")
+        raise UsageError(f"--curate {curate!r}: expected mm-amazontitles")
     rules = Curation(pictures, test, min_labels, min_points, not keep_reciprocal, seed)
     imported = import_amazon(sources, output, rules if curate else None, Progress(quiet or json))
     _report(imported, output, started, json, fetch=True)
@@ -98,9 +102,10 @@ def amazon(
 
 @importing.command()
 def xc(source: Source, output: NewFolder, json: Json = False, quiet: Quiet = False) -> None:
-    """A data set of the Extreme Classification repository.
+    """Import a dataset of the Extreme Classification Repository.
 
-    Reads trn/tst/lbl.json(.gz) or the released MUFIN's raw text, *_X_Y.txt, filter_labels_*.txt and img.bin.
+    Reads trn/tst/lbl.json(.gz), or the files of the released MUFIN: raw text, *_X_Y.txt, filter_labels_*.txt
+    and img.bin.
 
     \b
     Example:
@@ -118,13 +123,15 @@ def xc(source: Source, output: NewFolder, json: Json = False, quiet: Quiet = Fal
 def polyvore(
     source: Source,
     output: NewFolder,
-    variant: Annotated[str, typer.Option(metavar="disjoint|nondisjoint", help="Which splits.")] = "disjoint",
+    variant: Annotated[
+        str, typer.Option(metavar="disjoint|nondisjoint", help="Version of the splits.")
+    ] = "disjoint",
     descriptions: Annotated[
-        bool, typer.Option("--descriptions", help="Also read the long descriptions, beyond the paper.")
+        bool, typer.Option("--descriptions", help="Also read the long descriptions, unlike the paper.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Polyvore Outfits: sets to train on, fill-in-the-blank questions.
+    """Import Polyvore Outfits: sets to train on and fill-in-the-blank questions.
 
     Texts are the short captions, as in the paper.
 
@@ -160,9 +167,10 @@ def table(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """CSV, TSV, Parquet or JSON lines of your own.
+    """Import your own CSV, TSV, Parquet or JSON Lines files.
 
-    Several files are splits under their names. A label is its own text, unless --labels-are-items.
+    Several files become splits named after them. Unless --labels-are-items is set, a label's id is also its
+    text.
 
     \b
     Example:
@@ -195,9 +203,9 @@ def dataset(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """A Hugging Face dataset that was saved with `save_to_disk`.
+    """Import a Hugging Face dataset saved with `save_to_disk`.
 
-    The library `datasets` is not needed.
+    The library `datasets` is not required.
 
     \b
     Example:
@@ -229,7 +237,7 @@ def _columns(
     from mufin.data.importers.tabular import Columns
 
     if not text and not image:
-        raise UsageError("which columns are texts or pictures? Give --text title or --image photo")
+        raise UsageError("no text or image columns; name them, such as --text title or --image photo")
     names = (_names(text), _names(image), _names(labels))
     if images_dir is not None and not images_dir.is_dir():
         raise UsageError(f"--images-dir {images_dir}: no such folder")
@@ -250,7 +258,7 @@ def _write(catalogue: Catalogue, output: Path, started: float, json: bool) -> No
 def _report(
     imported: Imported, output: Path, started: float, json: bool, fetch: bool, sets: list[str] | None = None
 ) -> None:
-    """Say what came out."""
+    """Print the result of an import and the next commands."""
     seconds = time.monotonic() - started
     if json:
         printing.show_json({"folder": output, **imported.to_json(), "seconds": round(seconds, 3)})

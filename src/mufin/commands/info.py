@@ -7,7 +7,7 @@ from mufin.commands.options import Json, Run
 
 
 def info(run: Run, json: Json = False) -> None:
-    """Say what a model is: its labels, encoders and settings.
+    """Describe a model: its labels, encoders and settings.
 
     \b
     Example:

@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 def add_labels(
     run: Run,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The new labels: items as .jsonl or .parquet.")
+        Path, typer.Argument(metavar="FILE", help="New labels: a .jsonl or .parquet file of items.")
     ],
     json: Json = False,
 ) -> None:
-    """Add labels to a model, without training.
+    """Add labels to a model without training.
 
     \b
     Example:
       mufin add-labels runs/shop new-labels.jsonl
     """
-    from mufin.model.bulk import read_items_of
-    from mufin.model.store import changing
+    from mufin.model.bulk import read_item_file
+    from mufin.model.store import editing_labels
 
-    items = read_items_of(file)
-    with changing(run) as model:
+    items = read_item_file(file)
+    with editing_labels(run) as model:
         model.add_labels(items)
-    _report(model, f"Added {len(items):,}", {"added": len(items)}, json)
+    _report(model, "added", len(items), json)
 
 
 def remove_labels(
     run: Run,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of labels.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of the labels.")],
     json: Json = False,
 ) -> None:
     """Remove labels from a model.
@@ -47,15 +47,17 @@ def remove_labels(
     Example:
       mufin remove-labels runs/shop desk-1 desk-2
     """
-    from mufin.model.store import changing
+    from mufin.model.store import editing_labels
 
-    with changing(run) as model:
+    with editing_labels(run) as model:
         model.remove_labels(ids)
-    _report(model, f"Removed {len(set(ids)):,}", {"removed": len(set(ids))}, json)
+    _report(model, "removed", len(set(ids)), json)
 
 
-def _report(model: Mufin, done: str, counts: dict[str, int], json: bool) -> None:
+def _report(model: Mufin, change: str, changed: int, json: bool) -> None:
+    """Print the number of labels added or removed, and the number of labels now."""
     if json:
-        printing.show_json({**counts, "labels": len(model.labels)})
+        printing.show_json({change: changed, "labels": len(model.labels)})
     else:
-        typer.echo(f"{done}; the model now has {len(model.labels):,} labels")
+        labels = printing.count(len(model.labels), "label")
+        typer.echo(f"{change.capitalize()} {printing.count(changed, 'label')}; the model now has {labels}")

@@ -1,4 +1,4 @@
-"""The arguments that commands share, and what several of them do with these."""
+"""Arguments and options that several commands share, and helpers that interpret them."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained mo
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue.")]
 NewRun = Annotated[Path, typer.Option("-o", "--output", metavar="RUN", help="Folder for the model.")]
 Input = Annotated[
-    Path, typer.Argument(metavar="INPUT", help="A catalogue folder, or a .jsonl or .parquet file of items.")
+    Path, typer.Argument(metavar="INPUT", help="Catalogue folder, or .jsonl or .parquet file of items.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
 ]
 Variant = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A variant of the paper, such as no-as; `mufin config --list`."),
+    typer.Option(metavar="NAME", help="Variant of the paper, such as no-as; see `mufin config --list`."),
 ]
 OnlySplit = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only the items of this split of the folder.")
+    str | None, typer.Option(metavar="NAME", help="Only the items of this split of the catalogue.")
 ]
-TestSplit = Annotated[str, typer.Option(metavar="NAME", help="The split to predict.")]
-Propensity = Annotated[str, typer.Option(metavar="A,B", help="Propensity constants; Amazon data: 0.6,2.6.")]
+TestSplit = Annotated[str, typer.Option(metavar="NAME", help="Split to evaluate.")]
+Propensity = Annotated[
+    str, typer.Option(metavar="A,B", help="Propensity constants; 0.6,2.6 for Amazon data.")
+]
 Category = Annotated[
-    str, typer.Option(metavar="COLUMN", help="The column of items that a report groups datapoints by.")
+    str, typer.Option(metavar="COLUMN", help="Item column by which the report groups datapoints.")
 ]
 Report = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.html", help="Write a page with figures; their files go beside it."),
+    typer.Option(metavar="FILE.html", help="Write an HTML report; its figures are saved next to it."),
 ]
-Best = Annotated[int, typer.Option("-k", metavar="N", help="How many labels.")]
+Best = Annotated[int, typer.Option("-k", metavar="N", help="Labels per item.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Exact = Annotated[
-    bool, typer.Option("--exact", help="Full precision: encoders as they were trained, slower.")
+    bool, typer.Option("--exact", help="Run the encoders in full precision, as trained; slower.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.")]
 
 
-def _known_device(name: str) -> str:
-    """A device that is there; torch is asked only for what is not the default."""
+def _check_device(name: str) -> str:
+    """Return the name if torch can use the device; do not import torch for the default."""
     if name != "auto":
         import torch
 
@@ -59,21 +62,21 @@ def _known_device(name: str) -> str:
 
 
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …", callback=_known_device)
+    str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …", callback=_check_device)
 ]
 
 
 def load_model(run: Path, device: str = "auto", exact: bool = False) -> Mufin:
-    """The model in a folder."""
+    """Load the model in a folder."""
     from mufin.model.store import load
 
     return load(run, device, exact)
 
 
-def constants(text: str) -> tuple[float, float]:
-    """The two numbers of --propensity."""
+def parse_propensity(text: str) -> tuple[float, float]:
+    """Return the constants A and B of --propensity."""
     try:
         a, b = (float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--propensity {text!r}: expected two numbers as in 0.55,1.5") from None
+        raise UsageError(f"--propensity {text!r}: expected two numbers, such as 0.55,1.5") from None
     return a, b

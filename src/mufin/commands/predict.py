@@ -1,4 +1,4 @@
-"""`mufin predict` and `mufin embed`: from a file of items to a file of labels or vectors."""
+"""`mufin predict` and `mufin embed`: write the labels or embeddings of many items to a file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mufin.commands.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from mufin.model.bulk import Done
+    from mufin.model.bulk import Summary
 
 
 def predict(
     run: Run,
     input: Input,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUTPUT", help="A .jsonl or .parquet file to write.")
+        Path, typer.Option("-o", "--output", metavar="OUTPUT", help="The .jsonl or .parquet file to write.")
     ],
     k: Best = 10,
     split: OnlySplit = None,
@@ -40,7 +40,8 @@ def predict(
 ) -> None:
     """Write the best labels of many items to a file.
 
-    The file has a row of `id`, `labels`, `scores` for each item; one with nothing to look at has no labels.
+    Each row has `id`, `labels` and `scores` of an item; both lists are empty if the model can read neither
+    text nor image of the item.
 
     \b
     Example:
@@ -61,7 +62,7 @@ def embed(
     input: Input,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="OUTPUT", help="A .npy, .parquet or .jsonl file to write."),
+        typer.Option("-o", "--output", metavar="OUTPUT", help="The .npy, .parquet or .jsonl file to write."),
     ],
     split: OnlySplit = None,
     device: Device = "auto",
@@ -69,10 +70,10 @@ def embed(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the vectors of many items to a file.
+    """Write the embeddings of many items to a file.
 
-    They have length 1, and stand in the order of the items: an array (n, D) float32 as .npy, or rows of `id`,
-    `vector`.
+    Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy, else rows with
+    `id` and `vector`.
 
     \b
     Example:
@@ -88,12 +89,15 @@ def embed(
     _report(done, output, started, json)
 
 
-def _report(done: Done, output: Path, started: float, json: bool) -> None:
-    """Say what was written."""
+def _report(done: Summary, output: Path, started: float, json: bool) -> None:
+    """Print the number of items written, and warn of items that the model cannot read."""
     seconds = time.monotonic() - started
     if json:
         printing.show_json({"output": output, **vars(done), "seconds": round(seconds, 3)})
         return
     if done.empty:
-        printing.warn(f"{done.empty:,} items have nothing that this model can look at")
-    typer.echo(f"{done.items:,} items in {printing.duration(seconds)}, written to {output}")
+        have = "has" if done.empty == 1 else "have"
+        printing.warn(
+            f"{printing.count(done.empty, 'item')} {have} no text or image that this model can read"
+        )
+    typer.echo(f"{printing.count(done.items, 'item')} in {printing.duration(seconds)}, written to {output}")

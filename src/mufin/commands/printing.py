@@ -1,4 +1,4 @@
-"""What the command line shows: JSON for programs, tables for people; colour and lines on terminals only."""
+"""Print JSON for programs and tables for people; colours and rules only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import typer
 if TYPE_CHECKING:
     from mufin.evaluate.demo import Demo
 
-GOOD = "✓"
+RELEVANT = "✓"
 
 
 def show_json(value: dict[str, Any]) -> None:
-    """One JSON object; numbers that JSON does not have (NaN, ∞) become null."""
+    """Print one JSON object; NaN and ∞, which JSON lacks, become null."""
     typer.echo(json.dumps(_plain(value), ensure_ascii=False))
 
 
 def warn(text: str) -> None:
-    """A line on standard error."""
+    """Print a warning on standard error."""
     typer.secho(text, err=True, fg="yellow")
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table whose first `left` columns are words and whose others are numbers."""
+    """Print a table; the first `left` columns are text, the others right-aligned numbers."""
     if sys.stdout.isatty():
         _rich_table(header, rows, left)
         return
@@ -37,7 +37,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int =
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """The lines of a table, aligned by blanks.
+    """Return the lines of a table, aligned with spaces.
 
     >>> plain_table(["label", "score"], [["oak desk", "0.9"]])
     ['label     score', 'oak desk    0.9']
@@ -52,14 +52,23 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
 
 
 def show_next(commands: Sequence[str]) -> None:
-    """What to type next."""
+    """Print the commands to try next."""
     typer.echo("\nTry next:")
     for command in commands:
         typer.echo(f"  {command}")
 
 
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun in the singular or plural.
+
+    >>> count(1, "item"), count(2400, "item")
+    ('1 item', '2,400 items')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """Format a duration.
 
     >>> duration(7.26), duration(192)
     ('7.3 s', '3 min 12 s')
@@ -70,64 +79,65 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def size(count: int) -> str:
-    """A number of bytes as people say it.
+def size(number: int) -> str:
+    """Format a number of bytes.
 
     >>> size(12_300_000)
     '12.3 MB'
     """
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return count(number, "byte")
 
 
 def show_metrics(scores: dict[str, dict[str, float]]) -> None:
-    """All metrics of one or several methods, a line each."""
+    """Print one row per metric and one column per method."""
     names = list(next(iter(scores.values())))
     show_table(
         ["", *scores],
-        [[name, *(_number(name, values[name]) for values in scores.values())] for name in names],
+        [[name, *(_format_metric(name, values[name]) for values in scores.values())] for name in names],
     )
 
 
-def _number(name: str, value: float) -> str:
+def _format_metric(name: str, value: float) -> str:
     if name in ("points", "questions"):
         return f"{value:,.0f}"
     return f"{value:.2f}" if "@" in name or "ms" in name else f"{value:.4f}"
 
 
 def show_demo(found: Demo) -> None:
-    """The metrics of all methods, and the predictions of some items."""
+    """Print the metrics of all methods and some predictions."""
     shown = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "PSP@5")
     rows = [[name, *(f"{values[metric]:.1f}" for metric in shown)] for name, values in found.scores.items()]
     show_table(["test split, %", *shown], rows)
-    typer.echo(f"\nSome predictions for the test split ({GOOD} = relevant):")
+    typer.echo(f"\nSome predictions for the test split ({RELEVANT} = relevant):")
     for example in found.examples:
-        pictures = f"  [{example.pictures} picture{'s' if example.pictures != 1 else ''}]"
-        typer.echo(f"  {example.text}{pictures if example.pictures else ''}")
+        images = f"  [{count(example.pictures, 'image')}]" if example.pictures else ""
+        typer.echo(f"  {example.text}{images}")
         marked = (
-            typer.style(f"{label} {GOOD}", fg="green") if good else label for label, good in example.labels
+            typer.style(f"{label} {RELEVANT}", fg="green") if relevant else label
+            for label, relevant in example.labels
         )
         typer.echo(f"    → {', '.join(marked)}")
 
 
 def show_facts(facts: dict[str, Any]) -> None:
-    """What `mufin.model.info` found, to be read by people."""
+    """Print the facts that `mufin.model.info` returns."""
     alpha = facts["alpha"]
     same = " (the items themselves)" if facts["labels_are_items"] else ""
     lines = {
         "model": f"{facts['model']}, {size(facts['bytes'])}, written by mufin {facts['library']}",
-        "labels": f"{facts['labels']:,}{same}, {facts['descriptors']:,} descriptors, "
+        "labels": f"{facts['labels']:,}{same}, {count(facts['descriptors'], 'descriptor')}, "
         f"{facts['labels_without_centroid']:,} without a centroid",
         "D": str(facts["dim"]),
-        "looks at": {"both": "texts and pictures", "text": "texts", "image": "pictures"}[facts["modalities"]],
+        "reads": {"both": "text and images", "text": "text", "image": "images"}[facts["modalities"]],
         "text encoder": facts["text_encoder"],
         "image encoder": facts["vision_encoder"],
-        "memory": f"{facts['memory']:,} training points" if facts["memory"] else "none",
+        "memory": count(facts["memory"], "training datapoint") if facts["memory"] else "none",
         "mixture": ", ".join(f"{name} {weight:.3g}" for name, weight in facts["mixture"].items() if weight),
-        "α": f"{alpha['min']:.2f} … {alpha['median']:.2f} … {alpha['max']:.2f} (smallest, median, largest); "
-        f"1 for {alpha['one']:.0%}"
+        "α": f"{alpha['min']:.2f} … {alpha['median']:.2f} … {alpha['max']:.2f} (minimum, median, maximum); "
+        f"1 for {alpha['one']:.0%} of the labels"
         if alpha
         else "",
         "settings": f"preset {facts['preset']}{', and:' if facts['settings'] else ''}",
@@ -161,5 +171,5 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int)
     for i, name in enumerate(header):
         table.add_column(name, justify="left" if i < left else "right")
     for row in rows:
-        table.add_row(*(Text(text, style="green" if GOOD in text else "") for text in row))
+        table.add_row(*(Text(text, style="green" if RELEVANT in text else "") for text in row))
     Console().print(table)

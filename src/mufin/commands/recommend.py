@@ -1,4 +1,4 @@
-"""`mufin recommend`: the best labels of one item."""
+"""`mufin recommend`: show the best labels of one item."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from mufin.errors import UsageError
 
 def recommend(
     run: Run,
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts of the item.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="One or more texts of the item.")
+    ] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A picture of the item; repeatable.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Image of the item; repeatable.")
     ] = None,
     k: Best = 10,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Only labels so named; repeatable.")
+        list[str] | None, typer.Option(metavar="ID", help="Rank only this label; repeatable.")
     ] = None,
     deny: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Never this label; repeatable.")
+        list[str] | None, typer.Option(metavar="ID", help="Exclude this label; repeatable.")
     ] = None,
     device: Device = "auto",
     exact: Exact = False,
@@ -39,30 +41,30 @@ def recommend(
 ) -> None:
     """Show the best labels of one item.
 
-    score = β · classifier + (1 − β) · similarity with a fixed β, else a mixture learnt in training, in which
-    the votes of similar training points (memory) take part.
+    With a fixed β, score = β · classifier + (1 − β) · similarity. Otherwise, the score is a mixture learnt in
+    training, which includes the votes of similar training datapoints (memory).
 
     \b
     Example:
       mufin recommend runs/shop "oak desk" --image desk.jpg -k 5
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one query gains nothing by more, which take time to start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads cost start-up time and do not help one query
     from mufin.data.item import Item
 
     try:
         "".join(text or ()).encode()
     except UnicodeEncodeError:
-        raise UsageError("the text is not UTF-8; expected readable text") from None
+        raise UsageError("the text is not valid UTF-8; check the encoding of the terminal") from None
     item = Item(texts=text or (), images=tuple(image or ()))
     if item.is_empty:
-        raise UsageError("nothing to look at: give a text, or a picture with --image FILE")
-    for picture in image or ():
+        raise UsageError("no text and no image; pass a text, or an image with --image FILE")
+    for path in image or ():
         from mufin.data.images import open_picture
 
-        open_picture(picture, 64)  # among many, a broken picture is left out; the only item's is an error
+        open_picture(path, 64)  # a broken image is an error here; in a catalogue, it is skipped
     model = load_model(run, device, exact)
     if item.images and model.config.modalities == "text":
-        printing.warn("this model reads texts only; the picture is not looked at")
+        printing.warn("this model reads text only; images are ignored")
     hits = model.recommend(item, k, allow or None, deny or ())
     if json:
         printing.show_json({"hits": [hit.as_dict() for hit in hits]})

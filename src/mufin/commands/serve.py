@@ -1,4 +1,4 @@
-"""Serving a model over HTTP: serve."""
+"""`mufin serve`: serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mufin.commands import printing
 from mufin.commands.options import Exact, Run
 
 if TYPE_CHECKING:
@@ -17,22 +18,26 @@ if TYPE_CHECKING:
 def serve(
     run: Run,
     catalogue: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Show the items and the truth of this catalogue.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Show the items and relevant labels of this catalogue."),
     ] = None,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 8000,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 for any free one.")
+    ] = 8000,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(metavar="SECRET", envvar="MUFIN_TOKEN", help="Whoever writes must know it.")
+        str | None,
+        typer.Option(metavar="SECRET", envvar="MUFIN_TOKEN", help="Token required to add or remove labels."),
     ] = None,
-    log: Annotated[Literal["human", "json"], typer.Option(help="How requests are logged.")] = "human",
+    log: Annotated[Literal["human", "json"], typer.Option(help="Format of the request log.")] = "human",
     batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Short texts, or their cost, per forward pass.")
+        int, typer.Option(metavar="N", min=1, help="Maximum cost of a batch; a short text costs 1.")
     ] = 32,
     queue: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Short texts, or their cost, that may wait.")
+        int, typer.Option(metavar="N", min=1, help="Maximum cost of small requests that wait.")
     ] = 256,
     deadline: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="After which a request is given up.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Give up on a request after this time.")
     ] = 10.0,
     threads: Annotated[
         int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
@@ -41,18 +46,18 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to try it.
 
-    Open the address that it prints in a browser; Ctrl-C ends it. Labels can be added and removed from this
-    machine, from others only with a token.
+    Open the printed address in a browser; stop the server with Ctrl-C. Labels can be added and removed from
+    this machine, and from other machines only with a token.
 
     \b
     Example:
       mufin serve runs/shop --catalogue shop/
       MUFIN_TOKEN=… mufin serve runs/shop --host 0.0.0.0 --port 80 --log json
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and faiss start any
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch and faiss start threads
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from mufin.serve.app import build_service, listen
-    from mufin.serve.app import run as answer
+    from mufin.serve.app import run as run_server
     from mufin.serve.metrics import set_up
     from mufin.serve.middleware import is_loopback
     from mufin.serve.schemas import Settings
@@ -67,16 +72,18 @@ def serve(
         service = build_service(run, catalogue, settings, exact)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        answer(service, listener, lambda: _say(service, address))
+        run_server(service, listener, lambda: _announce(service, address))
 
 
-def _say(service: Service, address: str) -> None:
+def _announce(service: Service, address: str) -> None:
+    """Print the model, the catalogue, who may change labels, and the address."""
     facts = service.facts()
-    remembered = f", {facts['memory']:,} training points" if facts["memory"] else ""
-    lines = [f"model      {facts['name']}: {facts['living']:,} labels{remembered}"]
+    labels, memory = printing.count(facts["living"], "label"), facts["memory"]
+    remembered = f", {printing.count(memory, 'training datapoint')}" if memory else ""
+    lines = [f"model      {facts['name']}: {labels}{remembered}"]
     if service.catalogue is not None:
         splits = ", ".join(service.catalogue.splits) or "none"
-        lines.append(f"catalogue  {len(service.catalogue.items):,} items, splits: {splits}")
+        lines.append(f"catalogue  {printing.count(len(service.catalogue.items), 'item')}, splits: {splits}")
     writes = "with the token" if facts["needs_token"] else "from this machine" if facts["writable"] else "off"
     lines += [f"writing    {writes}", f"Open       {address}"]
     typer.echo("\n".join(lines))

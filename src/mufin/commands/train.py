@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 def train(
     folder: Folder,
     output: NewRun,
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Settings by name; `best` if not given.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Preset; `best` by default.")] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file instead.")
+        Path | None, typer.Option(metavar="FILE", help="TOML file with settings, instead of a preset.")
     ] = None,
     variant: Variant = None,
     modalities: Annotated[
-        str | None, typer.Option(metavar="text|image|both", help="What to look at.")
+        str | None, typer.Option(metavar="text|image|both", help="Modalities to read.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same model.")] = None,
-    split: Annotated[str, typer.Option(metavar="NAME", help="The split to train on.")] = "train",
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Random seed; the same seed gives the same model.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Split to train on.")] = "train",
     sets: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Train on these sets, items left out as sets.points says."),
+        typer.Option(
+            metavar="NAME", help="Train on these sets instead of a split; see the setting sets.points."
+        ),
     ] = None,
     settings: Settings = None,
     device: Device = "auto",
@@ -62,7 +64,7 @@ def train(
     catalogue = Catalogue.read(folder)
     if sets is not None:
         catalogue = catalogue.from_sets(sets, used.sets.points, used.seed)
-    with _claimed(output), keep_freed_memory():
+    with _run_folder(output), keep_freed_memory():
         from mufin.train.fit import fit
 
         model = fit(catalogue, used, output, split, quiet=quiet or json)
@@ -75,23 +77,21 @@ def train(
         }
         printing.show_json(facts)
         return
-    typer.echo(
-        f"Trained on {len(model.labels):,} labels in {printing.duration(seconds)}; the model is in {output}"
-    )
+    labels, took = printing.count(len(model.labels), "label"), printing.duration(seconds)
+    typer.echo(f"Trained on {labels} in {took}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
 
 
 def demo(
     output: NewRun = Path("runs/demo"),
-    preset: Annotated[str, typer.Option(metavar="NAME", help="Settings by name.")] = "fast",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Preset to train with.")] = "fast",
     settings: Settings = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on the embedded catalogue, beside two baselines.
+    """Train on the embedded catalogue and compare with two baselines.
 
-    Takes a few minutes on two cores, and leaves a model to play with; `--preset best` is more accurate,
-    and takes longer.
+    Takes a few minutes on two cores and saves a model to try. `--preset best` is more accurate but slower.
 
     \b
     Example:
@@ -104,8 +104,9 @@ def demo(
 
     catalogue = Catalogue.demo()
     progress = Progress(quiet or json)
-    progress.say(f"{catalogue}: {len(catalogue.split('train')):,} points to train on")
-    with _claimed(output), keep_freed_memory():
+    points = printing.count(len(catalogue.split("train")), "training datapoint")
+    progress.say(f"{catalogue}: {points}")
+    with _run_folder(output), keep_freed_memory():
         from mufin.evaluate.demo import run_demo
 
         found = run_demo(catalogue, used, output, progress)
@@ -119,14 +120,14 @@ def demo(
 
 
 @contextmanager
-def _claimed(run: Path) -> Iterator[None]:
-    """Make the folder for a model before hours are spent on training; refuse one that holds other things."""
+def _run_folder(run: Path) -> Iterator[None]:
+    """Create the folder of the model before training starts; refuse one that holds other files."""
     if run.is_dir() and not (run / "mufin.json").exists():
-        # What a run that was stopped may have left is no reason to refuse.
+        # Files left by an interrupted run are allowed.
         others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
         if others:
             raise UsageError(
-                f"{run} is not empty and not a model folder (it has {others[0]}); choose another -o"
+                f"{run} is not empty and not a model folder (it contains {others[0]}); choose another -o"
             )
     existed = run.exists()
     run.mkdir(parents=True, exist_ok=True)
@@ -136,11 +137,12 @@ def _claimed(run: Path) -> Iterator[None]:
         yield
     finally:
         if not existed:
-            with suppress(OSError):  # only an empty folder goes
+            with suppress(OSError):  # rmdir keeps a folder that is not empty
                 run.rmdir()
 
 
 def _next_commands(run: Path, folder: Path, catalogue: Catalogue) -> list[str]:
+    """Return the commands to try after training."""
     questions = [part.name for part in catalogue.parts.values() if part.kind == "questions"]
     tests = [f"mufin evaluate {run} {folder}"] if "test" in catalogue.splits else []
     tests += [f"mufin evaluate {run} {folder} --fitb {name}" for name in questions[-1:]]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mufin.data.check_report import MAX_EXAMPLES, Problem, Severity
-from mufin.data.decoding import REMEDY, leaving
+from mufin.data.decoding import REMEDY, paths_outside
 from mufin.data.formats import jsonl, parquet
 from mufin.data.formats.schema import Kind, canonical, empty_lists, flatten, same_text
 from mufin.data.items import Items
@@ -140,7 +140,7 @@ def load_table(path: Path, kind: Kind, problems: list[Problem]) -> CheckedTable:
 def _without_outside_images(checked: CheckedTable) -> CheckedTable:
     """Report image paths that leave the folder, and drop the images of these rows."""
     table = checked.table
-    found = leaving(table.column("images")) if "images" in table.column_names else []
+    found = paths_outside(table.column("images")) if "images" in table.column_names else []
     if found:
         places = [(row, repr(path)) for row, path in found]
         checked.add_detailed("error", f"image path leads out of the folder; {REMEDY}", places)

@@ -1,4 +1,4 @@
-"""Encoded images: which files and formats are opened, and how much memory decoding may take."""
+"""Encoded images: the files and formats that are opened, and the memory that decoding may use."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from PIL import Image
 from mufin.data.formats.schema import flatten
 from mufin.errors import PictureError
 
-LEAVING = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # absolute on any operating system, or with a ".."
+OUTSIDE_FOLDER = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # absolute on any OS, or with a ".."
 REMEDY = "copy the image into the folder, or import the table with `mufin import table … --images-dir DIR`"
 
 
-def leaving(images: pa.ChunkedArray) -> list[tuple[int, str]]:
-    """Return (row, path) of the first path per row that is absolute or has a `..`; opens no file."""
+def paths_outside(images: pa.ChunkedArray) -> list[tuple[int, str]]:
+    """Return (row, path) of the first path per row that is absolute or has a `..`; open no file."""
     if not pa.types.is_string(images.type.value_type):
         return []
     offsets, flat = flatten(images)
-    at = np.flatnonzero(pc.match_substring_regex(flat, LEAVING).to_numpy())
+    at = np.flatnonzero(pc.match_substring_regex(flat, OUTSIDE_FOLDER).to_numpy())
     rows, first = np.unique(np.searchsorted(offsets, at, side="right") - 1, return_index=True)
     return [(int(row), flat[int(place)].as_py()) for row, place in zip(rows, at[first], strict=True)]
 
@@ -45,22 +45,22 @@ def inside(path: Path, folder: str) -> Path:
 
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows 40 more; one starts Ghostscript
-FILE_BYTES = 64 << 20  # of an image file
-PIXELS = 100_000_000  # by the header; bounds the time, as IMAGE_MEMORY bounds the memory
-IMAGE_MEMORY = 768 << 20  # bytes that decoding one image may take
-ALL_MEMORY = 1 << 30  # bytes that the images being decoded in this process may take together
+MAX_FILE_BYTES = 64 << 20  # per image file
+MAX_PIXELS = 100_000_000  # by the header; limits decoding time as MAX_IMAGE_MEMORY limits memory
+MAX_IMAGE_MEMORY = 768 << 20  # bytes for decoding one image
+MAX_TOTAL_MEMORY = 1 << 30  # bytes for all images being decoded in this process
 
-# Bytes per pixel as Pillow holds them; modes that are not listed take 4, RGB included.
-RASTER = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
-RGB = 4
-TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
-BUFFERS = {"WEBP": 8, "TIFF": 8}  # what these decoders hold beside the raster, at most
+# Bytes per pixel in Pillow's memory; all other modes, including RGB, take 4.
+BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+RGB_BYTES = 4
+TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags
+BUFFER_BYTES = {"WEBP": 8, "TIFF": 8}  # per pixel, at most, that these decoders need besides the image
 
 
 def read_file(path: str | Path) -> bytes:
-    """The bytes of an image file; devices, pipes and files over 64 MiB are refused before reading."""
+    """Return the bytes of an image file; refuse devices, pipes and files over 64 MiB before reading."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for someone to write into it.
+        # Without O_NONBLOCK, opening a pipe blocks until another process opens it for writing.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             return _read(descriptor, path)
@@ -68,7 +68,7 @@ def read_file(path: str | Path) -> bytes:
             os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise PictureError(f"cannot be read: {reason}; put the image there", path) from None
+        raise PictureError(f"cannot be read: {reason}; check the path", path) from None
 
 
 def _read(descriptor: int, path: str | Path) -> bytes:
@@ -76,58 +76,59 @@ def _read(descriptor: int, path: str | Path) -> bytes:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
-        raise PictureError("a device or a pipe, not a file; put the image there", path)
-    if found.st_size <= FILE_BYTES:
+        raise PictureError("a device or a pipe, not a file; use an image file", path)
+    if found.st_size <= MAX_FILE_BYTES:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            encoded = file.read(FILE_BYTES + 1)  # it may grow, and some files do not tell their size
-        if len(encoded) <= FILE_BYTES:
+            encoded = file.read(MAX_FILE_BYTES + 1)  # it may grow, and some files report no size
+        if len(encoded) <= MAX_FILE_BYTES:
             return encoded
-    size = max(found.st_size, FILE_BYTES + 1)
-    raise PictureError(f"{size:,} bytes, more than {FILE_BYTES:,}; make the image smaller", path)
+    size = max(found.st_size, MAX_FILE_BYTES + 1)
+    raise PictureError(f"{size:,} bytes, more than {MAX_FILE_BYTES:,}; make the image smaller", path)
 
 
 def open_encoded(encoded: bytes, formats: tuple[str, ...] = FORMATS) -> Image.Image:
-    """The image with its header read and nothing decoded; raises whatever Pillow raises."""
+    """Read the header of an image and decode nothing; errors of Pillow pass through."""
     return Image.open(io.BytesIO(encoded), formats=formats)
 
 
-def memory_of(image: Image.Image, full: tuple[int, int] | None = None) -> int:
-    """Bytes that decoding takes at most: the raster, its RGB copy, the decoder's buffers.
+def decoding_memory(image: Image.Image, full: tuple[int, int] | None = None) -> int:
+    """Return an upper bound on the bytes for decoding: the image, its RGB copy, the decoder's buffers.
 
-    `full` is the size in the file where a JPEG is decoded at a fraction of it.
+    `full` is the size in the file if a JPEG is decoded at a reduced size.
     """
     pixels = image.width * image.height
-    buffered = max(pixels, _tile(image))
-    need = pixels * (RASTER.get(image.mode, 4) + RGB) + buffered * BUFFERS.get(image.format or "", 0)
-    if "progressive" in image.info:  # libjpeg keeps all coefficients, 16 bits each, at any fraction
+    buffered = max(pixels, _tile_pixels(image))
+    need = pixels * (BYTES_PER_PIXEL.get(image.mode, 4) + RGB_BYTES)
+    need += buffered * BUFFER_BYTES.get(image.format or "", 0)
+    if "progressive" in image.info:  # libjpeg keeps all coefficients, 16 bits each, at any size
         width, height = full or image.size
         need += width * height * 2 * len(image.getbands())
     return need
 
 
-def _tile(image: Image.Image) -> int:
-    """The pixels of a tile of a TIFF, which may be far larger than the image; it is decoded whole."""
+def _tile_pixels(image: Image.Image) -> int:
+    """Return the pixels per TIFF tile; a tile is decoded whole and may be far larger than the image."""
     tags = getattr(image, "tag_v2", {})
     return int(tags.get(TILE_WIDTH, 0)) * int(tags.get(TILE_LENGTH, 0))
 
 
 class Budget:
-    """Bytes that threads share: whoever asks for more than is left waits, first come, first served."""
+    """A number of bytes shared by threads; `spend` waits, in order of arrival, until enough are free."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.reset()
 
     def reset(self) -> None:
-        """Take everything back: nobody holds any of it, or waits for it."""
+        """Start over with all bytes free and no thread waiting."""
         self.left = self.size
         self._turn, self._freed = Lock(), Condition()
 
     @contextmanager
     def spend(self, need: int) -> Iterator[None]:
-        """Hold `need` bytes, or all of them where it is more."""
+        """Hold `need` bytes, at most all of them, until the context ends."""
         need = min(need, self.size)
-        with self._turn, self._freed:  # one waits at the front, so a large image is not overtaken for ever
+        with self._turn, self._freed:  # queue on _turn, so that small images do not starve a large one
             self._freed.wait_for(lambda: need <= self.left)
             self.left -= need
         try:
@@ -138,6 +139,6 @@ class Budget:
                 self._freed.notify()
 
 
-BUDGET = Budget(ALL_MEMORY)
-if hasattr(os, "register_at_fork"):  # what threads of the parent hold, no thread of the child gives back
+BUDGET = Budget(MAX_TOTAL_MEMORY)
+if hasattr(os, "register_at_fork"):  # the child does not have the threads that hold the parent's bytes
     os.register_at_fork(after_in_child=BUDGET.reset)

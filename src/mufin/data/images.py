@@ -1,4 +1,4 @@
-"""Pictures: open, turn upright, resize, pad; broken ones are reported, never fatal."""
+"""Open images, rotate them upright, resize and pad them; a broken image raises a PictureError."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from mufin.data.decoding import BUDGET, IMAGE_MEMORY, PIXELS, memory_of, open_encoded, read_file
+from mufin.data.decoding import BUDGET, MAX_IMAGE_MEMORY, MAX_PIXELS, decoding_memory, open_encoded, read_file
 from mufin.errors import PictureError
 
 if TYPE_CHECKING:
     from mufin.data.item import Picture
 
-STRIP = 1 << 20  # pixels converted at a time; the copies that a conversion makes are no larger
+STRIP_PIXELS = 1 << 20  # convert this many pixels at a time, to keep temporary copies small
 WHITE = (255, 255, 255)
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
-# For each orientation of EXIF, which side of the image in the file comes to lie left, above, right, below.
-TURNS = {
+# For each EXIF orientation: the sides of the stored image that become left, top, right and bottom.
+ROTATED_SIDES = {
     2: (2, 1, 0, 3), 3: (2, 3, 0, 1), 4: (0, 3, 2, 1), 5: (1, 0, 3, 2),
     6: (3, 0, 1, 2), 7: (3, 2, 1, 0), 8: (1, 2, 3, 0),
 }  # fmt: skip
@@ -38,56 +38,56 @@ SIGNATURES = (
 
 @contextmanager
 def opened(picture: Picture, size: int | None = None) -> Iterator[Image.Image]:
-    """The first frame upright, RGB, on white; `size` lets a JPEG be decoded no bigger than needed.
+    """Open the first frame: upright, RGB, on white. `size` lets a JPEG decode at a reduced size.
 
-    Waits until the images that other threads decode leave enough memory, and holds it until the end.
+    Waits for free decoding memory, which all threads share, and holds it until the context ends.
     """
-    with _opened(picture, size) as (image, _):
+    with _open_with_box(picture, size) as (image, _):
         yield image
 
 
 @contextmanager
-def _opened(picture: Picture, size: int | None) -> Iterator[tuple[Image.Image, Box]]:
-    """The image, and the box that it fills: a JPEG decoded small ends within its last pixels."""
-    with _explained(picture):
+def _open_with_box(picture: Picture, size: int | None) -> Iterator[tuple[Image.Image, Box]]:
+    """Open the image and return its exact extent: a reduced JPEG may end inside its last pixels."""
+    with _picture_errors(picture):
         image = picture if isinstance(picture, Image.Image) else open_encoded(encoded_of(picture))
         box, need = _prepare(image, picture, size)
     with BUDGET.spend(need):
-        with _explained(picture):
+        with _picture_errors(picture):
             image.load()
-            image, box = _upright(image, box)  # under the same name: what is no longer needed is freed
-            image = _on_white(image)
+            image, box = _upright(image, box)  # rebind the name, so that the old image is freed
+            image = _to_rgb(image)
         yield (image.copy() if image is picture else image), box
 
 
 def open_picture(picture: Picture, size: int | None = None) -> Image.Image:
-    """The image as `opened` gives it."""
+    """Open and decode the image as `opened` does."""
     with opened(picture, size) as image:
         return image
 
 
 def _prepare(image: Image.Image, picture: Picture, size: int | None) -> tuple[Box, int]:
-    """The box that the image will fill, and the bytes that decoding takes.
+    """Return the extent of the decoded image and the bytes that decoding needs.
 
-    What takes too much time or memory is refused by its header.
+    Reads the header only, and refuses images that would take too much time or memory.
     """
     full = image.size
     box: Box = (0, 0, *full)
     found = f"{image.width} × {image.height} pixels"
-    if image.width * image.height > PIXELS:
-        raise PictureError(f"{found}, more than {PIXELS:,}; make it smaller", _name(picture))
+    if image.width * image.height > MAX_PIXELS:
+        raise PictureError(f"{found}, more than {MAX_PIXELS:,}; make it smaller", _name(picture))
     if size is not None and image is not picture and image.format == "JPEG":
         drafted = image.draft("RGB", (size, size))
         box = box if drafted is None else drafted[1]
-    need = memory_of(image, full)
-    if need > IMAGE_MEMORY:
-        takes = f"{found} ({image.format or 'image'}, {image.mode}) take {need >> 20:,} MiB to decode"
-        raise PictureError(f"{takes}, more than {IMAGE_MEMORY >> 20:,}; make it smaller", _name(picture))
+    need = decoding_memory(image, full)
+    if need > MAX_IMAGE_MEMORY:
+        found = f"{found} ({image.format or 'image'}, {image.mode}) take {need >> 20:,} MiB to decode"
+        raise PictureError(f"{found}, more than {MAX_IMAGE_MEMORY >> 20:,}; make it smaller", _name(picture))
     return box, need
 
 
 def load_pixels(picture: Picture, size: int) -> np.ndarray:
-    """The picture scaled so that its longer side is `size`, padded white: (size, size, 3) uint8."""
+    """Return the image scaled to a longer side of `size` and padded with white: (size, size, 3) uint8."""
     image = scaled(picture, size)
     width, height = image.size
     canvas = Image.new("RGB", (size, size), WHITE)
@@ -96,8 +96,8 @@ def load_pixels(picture: Picture, size: int) -> np.ndarray:
 
 
 def scaled(picture: Picture, size: int) -> Image.Image:
-    """The picture with a longer side of `size`; doing it again changes nothing."""
-    with _opened(picture, size) as (image, box):
+    """Scale the image to a longer side of `size`; scaling the result again changes nothing."""
+    with _open_with_box(picture, size) as (image, box):
         sides = box[2] - box[0], box[3] - box[1]
         width, height = (max(1, round(side * (size / max(sides)))) for side in sides)
         if (width, height) == image.size:
@@ -106,14 +106,14 @@ def scaled(picture: Picture, size: int) -> Image.Image:
 
 
 def read_bytes(picture: Picture) -> bytes:
-    """The encoded image, from memory or from its file; a decoded one becomes PNG."""
+    """Return the encoded image, from memory or from its file; a decoded image becomes PNG."""
     if isinstance(picture, Image.Image):
         return _png(picture)
     return picture if isinstance(picture, bytes) else read_file(picture)
 
 
-def in_memory(picture: Picture) -> bytes | Path | Image.Image:
-    """The image for any thread to read: one that is decoded, or that Pillow has opened, upright and RGB."""
+def shareable(picture: Picture) -> bytes | Path | Image.Image:
+    """Return the image in a form that any thread can read: a PIL image becomes upright RGB."""
     if not isinstance(picture, Image.Image):
         return Path(picture) if isinstance(picture, str) else picture
     plain = type(picture) is Image.Image and picture.mode == "RGB" and not picture.info
@@ -121,40 +121,40 @@ def in_memory(picture: Picture) -> bytes | Path | Image.Image:
 
 
 def _png(picture: Image.Image) -> bytes:
-    """The image as `opened` gives it: as PNG it loads as the same pixels again."""
+    """Encode the image as PNG; it decodes to the same pixels."""
     buffer = io.BytesIO()
     with opened(picture) as image:
-        image.info = {}  # comments, colour profiles and the like are not needed again
+        image.info = {}  # leave out comments, colour profiles and other metadata
         image.save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def suffix_of(encoded: bytes) -> str:
-    """The file suffix for encoded picture bytes, from their first bytes; `.bin` when unknown."""
+    """Return the file suffix by the first bytes of an encoded image; `.bin` when unknown."""
     if encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP":
         return ".webp"
     return next((suffix for start, suffix in SIGNATURES if encoded.startswith(start)), ".bin")
 
 
 def encoded_of(picture: str | Path | bytes) -> bytes:
-    """The bytes of a picture; a PictureError when there are none to be had."""
+    """Return the bytes of an image; raise a PictureError for a URL, an unreadable file or no bytes."""
     if isinstance(picture, str) and picture.startswith(("http:", "https:")):
-        raise PictureError("an address is not fetched; download it and give the file", picture)
+        raise PictureError("URLs are not fetched; download it and pass the file", picture)
     encoded = picture if isinstance(picture, bytes) else read_file(picture)
     if not encoded:
-        raise PictureError("empty (0 bytes); put the picture there again", _name(picture))
+        raise PictureError("empty (0 bytes); replace it", _name(picture))
     return encoded
 
 
 @contextmanager
-def _explained(picture: Picture) -> Iterator[None]:
-    """Every way in which Pillow fails, as a PictureError that names the picture."""
+def _picture_errors(picture: Picture) -> Iterator[None]:
+    """Turn every error of Pillow into a PictureError that names the image."""
     try:
         yield
     except PictureError:
         raise
     except UnidentifiedImageError:
-        message = "not a picture in a known format; save it as PNG, JPEG, WebP, GIF, BMP or TIFF"
+        message = "not an image in a supported format; save it as PNG, JPEG, WebP, GIF, BMP or TIFF"
         raise PictureError(message, _name(picture)) from None
     except Image.DecompressionBombError as error:
         raise PictureError(f"too many pixels ({error}); make it smaller", _name(picture)) from None
@@ -164,26 +164,26 @@ def _explained(picture: Picture) -> Iterator[None]:
 
 
 def _upright(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """Image and box, turned as the EXIF says; EXIF that cannot be read says nothing."""
+    """Rotate image and box by the EXIF orientation, if it can be read."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
         if orientation == 1:
-            return image, box  # exif_transpose would copy it
+            return image, box  # exif_transpose would copy the image
         turned = ImageOps.exif_transpose(image)
-    except Exception:  # a damaged EXIF block is no reason to lose the picture
+    except Exception:  # use the image despite a damaged EXIF block
         return image, box
     margins = (*box[:2], image.width - box[2], image.height - box[3])
-    left, top, right, bottom = (margins[side] for side in TURNS.get(orientation, (0, 1, 2, 3)))
+    left, top, right, bottom = (margins[side] for side in ROTATED_SIDES.get(orientation, (0, 1, 2, 3)))
     return turned, (left, top, turned.width - right, turned.height - bottom)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    """RGB, strip by strip where the image is large: each pixel depends on no other."""
-    wide = image.mode.startswith("I") or image.mode == "F"
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Convert to RGB on white; large images strip by strip, to save memory."""
+    deep = image.mode.startswith("I") or image.mode == "F"
     transparent = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     convert: Callable[[Image.Image], Image.Image] = _from_transparent if transparent else _from_opaque
-    if wide:
-        convert = partial(_from_wide, top=_top(image))
+    if deep:
+        convert = partial(_from_deep, white=_white_level(image))
     boxes = _strips(image.size)
     if len(boxes) == 1:
         return convert(image)
@@ -196,9 +196,9 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _strips(size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
-    """Boxes of whole rows, at most STRIP pixels each where a row is no longer than that."""
+    """Divide the image into boxes of whole rows, of at most STRIP_PIXELS or one row each."""
     width, height = size
-    rows = max(1, STRIP // max(1, width))
+    rows = max(1, STRIP_PIXELS // max(1, width))
     return [(0, top, width, min(top + rows, height)) for top in range(0, height, rows)]
 
 
@@ -212,18 +212,18 @@ def _from_transparent(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(canvas, image).convert("RGB")
 
 
-def _from_wide(image: Image.Image, top: float) -> Image.Image:
-    """16 or 32 bits a pixel, which Pillow would clip at 255: scale 0 … top to 0 … 255."""
-    return Image.fromarray((_values(image) / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+def _from_deep(image: Image.Image, white: float) -> Image.Image:
+    """Scale 16 or 32 bits per pixel from 0 … white to 0 … 255; Pillow would clip them at 255."""
+    return Image.fromarray((_values(image) / white * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
 
 
-def _top(image: Image.Image) -> float:
-    """The highest value that a pixel of this depth can have."""
+def _white_level(image: Image.Image) -> float:
+    """Return the highest value that a pixel of this depth can have."""
     highest = max(float(_values(image.crop(box)).max(initial=0.0)) for box in _strips(image.size))
-    top = 65535.0 if image.mode.startswith("I;16") else 255.0
-    while highest > top:  # 255 → 65535 → 2³² − 1, the depths that files have
-        top = (top + 1) ** 2 - 1
-    return top
+    white = 65535.0 if image.mode.startswith("I;16") else 255.0
+    while highest > white:  # 255 → 65535 → 2³² − 1, the depths used in files
+        white = (white + 1) ** 2 - 1
+    return white
 
 
 def _values(image: Image.Image) -> np.ndarray:
@@ -233,7 +233,7 @@ def _values(image: Image.Image) -> np.ndarray:
 
 def _name(picture: Picture) -> str:
     if isinstance(picture, bytes):
-        return f"picture of {len(picture):,} bytes"
+        return f"image of {len(picture):,} bytes"
     if isinstance(picture, Image.Image):
         return f"{picture.mode} image {picture.width} × {picture.height}"
     return str(picture)

@@ -1,4 +1,4 @@
-"""Item: a datapoint or a label, as a bag of texts and pictures."""
+"""Item: a datapoint or a label, as a bag of texts and images."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """A bag of descriptors: texts and pictures, of which either kind may be missing, never both.
+    """A bag of descriptors: texts, images or both.
 
-    A picture is a path, encoded bytes (PNG, JPEG, WebP, GIF, BMP, TIFF), a PIL image, or its pixels: a NumPy
-    array or torch tensor of shape (H, W, 3) and dtype uint8, which is copied and kept as a PIL image.
+    An image is a path, encoded bytes (PNG, JPEG, WebP, GIF, BMP, TIFF), a PIL image, or pixels: a NumPy
+    array or torch tensor of shape (H, W, 3) and dtype uint8, which is copied into a PIL image.
 
     >>> Item("desk-1", texts=["oak desk"]).texts
     ('oak desk',)
@@ -37,7 +37,7 @@ class Item:
     related: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        # A lone string is a likely slip: tuple("oak") would silently become three descriptors.
+        # A string instead of a list is a likely slip: tuple("oak") would silently be three descriptors.
         for name in ("texts", "related"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
@@ -46,12 +46,12 @@ class Item:
 
     @property
     def is_empty(self) -> bool:
-        """True when there is nothing to encode: no picture, and no text but blanks."""
+        """Whether there is nothing to encode: no image and no text that is not blank."""
         return not self.images and not any(text.strip() for text in self.texts)
 
 
 def _picture(image: Any) -> Picture:
-    """The image as it is; pixels become a PIL image."""
+    """Return the image unchanged, but pixels as a PIL image."""
     if isinstance(image, str | Path | bytes):
         return image
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Items: many items kept in Arrow; a row becomes an `Item` only when it is asked for."""
+"""Items: many items in an Arrow table; rows become `Item` objects only on access."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mufin.data.decoding import REMEDY, leaving
+from mufin.data.decoding import REMEDY, paths_outside
 from mufin.data.formats import parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS, canonical, empty_lists, flatten
-from mufin.data.images import in_memory, read_bytes
+from mufin.data.images import read_bytes, shareable
 from mufin.data.item import Item
 from mufin.data.pictures import (
+    ColumnPictures,
     DecodedPictures,
     Encoded,
-    HeldPictures,
-    Joined,
+    JoinedPictures,
     NoPictures,
     Pictures,
     StoredPictures,
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from mufin.data.item import Picture
 
 Modality = Literal["text", "image", "both"]
-BIG = (1 << 31) - 1  # bytes that fit an Arrow string array with 32-bit offsets
+MAX_STRING_BYTES = (1 << 31) - 1  # in an Arrow string array with 32-bit offsets
 
 
 class Items(Sequence[Item]):
-    """Many items: an Arrow table (`id`, `texts`, `category`?, `related`?, …) and the pictures of its rows.
+    """Many items: an Arrow table (`id`, `texts`, `category`?, `related`?, …) and the images of its rows.
 
     >>> items = Items.of([Item("a", ["oak desk"]), Item("b", ["lamp", " "])])
     >>> items[1].id, items.rows(["b", "?"]).tolist(), items.flat_texts()[0].tolist()
@@ -48,9 +48,9 @@ class Items(Sequence[Item]):
 
     @classmethod
     def of(cls, items: Iterable[Item], stored: bool = True) -> Items:
-        """Items made in code; paths stay paths when all images are paths.
+        """Make items from `Item` objects; paths stay paths if all images are paths.
 
-        Decoded images become PNG bytes where items are `stored`, and stay as they are where they are not.
+        With `stored`, decoded images become PNG bytes; without, they stay as they are.
         """
         items = list(items)
         columns = {
@@ -66,19 +66,19 @@ class Items(Sequence[Item]):
 
     @classmethod
     def from_table(cls, table: pa.Table, folder: Path | None = None) -> Items:
-        """Items from a table as in a file: picture paths are relative to `folder`, and stay inside it."""
+        """Make items from a table; image paths are relative to `folder` and must stay inside it."""
         table = canonical(table, "items")
         if "images" not in table.column_names:
             return cls(table, NoPictures(table.num_rows))
-        pictures = HeldPictures(table.column("images"), folder)
+        pictures = ColumnPictures(table.column("images"), folder)
         return cls(table.drop_columns(["images"]), pictures)
 
     @classmethod
     def from_file(cls, table: pa.Table, path: Path) -> Items:
-        """Items from the table of this file; pictures too big for memory stay in it."""
+        """Make items from the table of this file; images too big for memory stay in the file."""
         if path.suffix == ".parquet" and parquet.keeps_pictures(path):
             return cls(table, StoredPictures(path))
-        if "images" in table.column_names and (found := leaving(table.column("images"))):
+        if "images" in table.column_names and (found := paths_outside(table.column("images"))):
             row, image = found[0]
             message = f"image path {image!r} leads out of the folder ({len(found):,} rows in all); {REMEDY}"
             raise Part(path.stem, "items", path).error(message, row)
@@ -99,7 +99,7 @@ class Items(Sequence[Item]):
             return self.take(np.arange(len(self))[index])
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
-            raise IndexError(f"item {index} of {len(self)}")
+            raise IndexError(f"no item {index}; there are {len(self)}")
         values = {
             name: self.table.column(name)[row].as_py()
             for name in ("id", "texts", "category", "related")
@@ -109,41 +109,41 @@ class Items(Sequence[Item]):
 
     @property
     def ids(self) -> pa.ChunkedArray:
-        """The ids, a column of strings."""
+        """Return the ids, a column of strings."""
         return self.table.column("id")
 
     @property
     def texts(self) -> pa.ChunkedArray:
-        """The texts as they are, a column of lists of strings."""
+        """Return the texts unchanged, a column of lists of strings."""
         return self.table.column("texts")
 
     def rows(self, ids: Sequence[str] | pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """The rows of these ids, (len(ids),) int64; −1 where there is no such id."""
+        """Return the rows of these ids, (len(ids),) int64; −1 for an unknown id."""
         wanted = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, STRING)
         wanted = wanted if wanted.type == STRING else wanted.cast(STRING)
         if len(wanted) * 8 >= len(self):
             return first_rows(wanted, self.ids)
-        # Few ids: hash those and pass once over ours, instead of hashing all of ours.
+        # For a few ids, hash these and scan our own once, instead of hashing all of our own.
         near = np.flatnonzero(pc.is_in(self.ids, value_set=wanted).to_numpy())
         found = first_rows(wanted, self.ids.take(pa.array(near)))
         return np.where(found < 0, -1, np.append(near, -1)[found])
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Items:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         index = np.asarray(rows, np.int64)
         return Items(self.table.take(pa.array(index)), self.pictures.take(index))
 
     def concat(self, other: Items) -> Items:
-        """These items, then the others; a column that only one side has is null on the other."""
+        """Append other items; a column that only one side has is null on the other."""
         table = pa.concat_tables([self.table, other.table], promote_options="permissive")
         plain = isinstance(self.pictures, NoPictures) and isinstance(other.pictures, NoPictures)
-        pictures = NoPictures(table.num_rows) if plain else Joined(self.pictures, other.pictures)
+        pictures = NoPictures(table.num_rows) if plain else JoinedPictures(self.pictures, other.pictures)
         return Items(canonical(table, "items"), pictures)
 
     def only(self, modality: Modality, lacking: Literal["empty", "keep"] = "empty") -> Items:
-        """The items with their texts alone, their pictures alone, or both.
+        """Return the items with only their texts, only their images, or both.
 
-        An item without pictures has nothing left under `image`, or keeps its texts with `lacking="keep"`.
+        Under `image`, items without images become empty; with `lacking="keep"` they keep their texts.
         """
         match modality:
             case "both":
@@ -160,7 +160,7 @@ class Items(Sequence[Item]):
                 raise UsageError(f"modality {modality!r} is not one of text, image, both")
 
     def flat_texts(self) -> tuple[np.ndarray, pa.Array]:
-        """Every text that is not blank, once: offsets (n + 1,) int64 and the strings."""
+        """Return all texts that are not blank: offsets per item (n + 1,) int64 and the strings."""
         return self._flat_texts
 
     @cached_property
@@ -170,19 +170,17 @@ class Items(Sequence[Item]):
         if not pc.all(keep, min_count=0).as_py():
             offsets = np.concatenate([[0], np.cumsum(keep.to_numpy())])[offsets].astype(np.int64)
             flat = flat.filter(keep)
-        flat = flat.cast(pa.large_string()) if flat.nbytes > BIG else flat
+        flat = flat.cast(pa.large_string()) if flat.nbytes > MAX_STRING_BYTES else flat
         return offsets, flat.combine_chunks()
 
     def flat_images(self) -> tuple[np.ndarray, Sequence[Encoded]]:
-        """Every picture, once: offsets (n + 1,) int64 and the bytes or paths, fetched when asked for."""
+        """Return all images: offsets per item (n + 1,) int64 and the bytes or paths, read on access."""
         return self.pictures.offsets, self.pictures.flat()
 
 
 def first_rows(wanted: pa.Array | pa.ChunkedArray, ids: pa.ChunkedArray) -> np.ndarray:
-    """The first place of each wanted id among ids, −1 where there is none.
-
-    One chunk: for slices of one buffer, Arrow would reserve the whole buffer once a slice.
-    """
+    """Return the first position of each wanted id among `ids`, −1 if there is none."""
+    # Combine the chunks: if they are slices of one buffer, Arrow would reserve the whole buffer per slice.
     found = pc.index_in(wanted, value_set=ids.combine_chunks())
     return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
 
@@ -193,15 +191,15 @@ def _pictures(rows: list[tuple[Picture, ...]], stored: bool) -> Pictures:
         return NoPictures(len(rows))
     if all(isinstance(picture, str | Path) for picture in pictures):
         paths = [[str(picture) for picture in row] for row in rows]
-        return HeldPictures(pa.chunked_array([paths], STRINGS))
+        return ColumnPictures(pa.chunked_array([paths], STRINGS))
     if stored or all(isinstance(picture, str | Path | bytes) for picture in pictures):
         encoded = [[read_bytes(picture) for picture in row] for row in rows]
-        return HeldPictures(pa.chunked_array([encoded], PICTURES))
-    return DecodedPictures([tuple(map(in_memory, row)) for row in rows])
+        return ColumnPictures(pa.chunked_array([encoded], PICTURES))
+    return DecodedPictures([tuple(map(shareable, row)) for row in rows])
 
 
 def check_ids(ids: pa.ChunkedArray, part: Part) -> None:
-    """Raise an error that names the first missing or repeated id."""
+    """Raise an error that names the first missing or repeated id, if any."""
     if ids.null_count:
         raise part.error("missing id; every item needs one", int(np.flatnonzero(ids.is_null().to_numpy())[0]))
     repeated = np.flatnonzero(first_rows(ids, ids) != np.arange(len(ids)))

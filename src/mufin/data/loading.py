@@ -1,4 +1,4 @@
-"""Many images: decoded by threads that outlive a batch, while the caller works on earlier ones."""
+"""Decode many images in a thread pool while the caller works on earlier ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Loaded = np.ndarray | PictureError
 def loaded(
     pictures: Sequence[Picture], size: int, batch: int = 64, overlap: bool = True
 ) -> Generator[Loaded]:
-    """The pixels of each image in order, (size, size, 3) uint8, or what is wrong with it.
+    """Yield the pixels of each image in order, (size, size, 3) uint8, or its PictureError.
 
-    At most `batch` images are being decoded, or wait decoded, at any time. With `overlap`, threads decode
-    while the caller works; without, they decode a batch and then leave the cores to the caller. Close the
-    iterator if you stop early: images that no thread has begun are then left alone.
+    At most `batch` images are in flight: being decoded, or decoded and not yet taken. With `overlap`,
+    threads decode while the caller works; without, they decode a batch, then leave the cores to the caller.
+    Close the iterator if you stop early; this cancels images that no thread has started.
     """
-    if len(pictures) <= 1:  # handing one image to a thread takes longer than it saves
+    if len(pictures) <= 1:  # handing a single image to a thread costs more than it saves
         yield from (_load(picture, size) for picture in pictures)
         return
     waiting: deque[Future[Loaded]] = deque()
     threads, kept = _threads(), batch - 1 if overlap else 0
     try:
-        for number, picture in enumerate(pictures, 1):  # a lazy sequence is read by one thread
+        for number, picture in enumerate(pictures, 1):  # read lazy sequences in this thread only
             waiting.append(threads.submit(_load, picture, size))
             if len(waiting) < batch and number < len(pictures):
                 continue
@@ -59,14 +59,14 @@ def _load(picture: Picture, size: int) -> Loaded:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """One thread per core, started when needed; Pillow releases the GIL while it decodes and resizes."""
+    """Return a pool of one thread per core; Pillow releases the GIL while it decodes and resizes."""
     return ThreadPoolExecutor(cores(), "mufin-images")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-if hasattr(os, "register_at_fork"):  # threads do not survive a fork: the child starts its own
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork; start new ones in the child
     os.register_at_fork(after_in_child=_threads.cache_clear)

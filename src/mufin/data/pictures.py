@@ -1,4 +1,4 @@
-"""The pictures of many items: kept in memory, in a Parquet file, or seen through a choice of rows."""
+"""The images of many items: in memory, in a Parquet file, or a selection of other rows."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     import PIL.Image
 
 Encoded = bytes | Path
-GROUPS_IN_MEMORY = 3
+ROW_GROUPS_IN_MEMORY = 3
 
 
 class Pictures(ABC):
-    """Rows of zero or more encoded pictures, as bytes or as paths."""
+    """Rows of zero or more encoded images, as bytes or as paths."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def row(self, row: int) -> tuple[Encoded, ...]:
-        """The pictures of one row."""
+        """Return the images of one row."""
 
     @abstractmethod
     def counts(self) -> np.ndarray:
-        """How many pictures each row has, (n,) int64."""
+        """Return the number of images per row, (n,) int64."""
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Row i has the pictures offsets[i] … offsets[i + 1] of `flat`, (n + 1,) int64."""
+        """Return (n + 1,) int64: row i has the images offsets[i] … offsets[i + 1] of `flat`."""
         return np.concatenate([[0], np.cumsum(self.counts())]).astype(np.int64)
 
     def flat(self) -> FlatPictures:
-        """All pictures in a row, fetched one at a time."""
+        """Return the images of all rows as one sequence, read one at a time."""
         return FlatPictures(self)
 
     def take(self, rows: np.ndarray) -> Pictures:
-        """The same pictures in another order or choice of rows; nothing is copied."""
-        return Chosen(self, rows)
+        """Return these rows, in this order, without copying images."""
+        return SelectedPictures(self, rows)
 
 
 class FlatPictures(Sequence[Encoded]):
-    """Every picture of every row as one sequence."""
+    """The images of all rows as one sequence."""
 
     def __init__(self, pictures: Pictures) -> None:
         self.pictures = pictures
@@ -72,7 +72,7 @@ class FlatPictures(Sequence[Encoded]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"picture {index} of {len(self)}")
+            raise IndexError(f"no image {index}; there are {len(self)}")
         offsets = self.pictures.offsets
         index %= len(self)
         row = int(np.searchsorted(offsets, index, side="right")) - 1
@@ -80,7 +80,7 @@ class FlatPictures(Sequence[Encoded]):
 
 
 class NoPictures(Pictures):
-    """Rows without pictures."""
+    """Rows without images."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -98,8 +98,8 @@ class NoPictures(Pictures):
         return NoPictures(len(rows))
 
 
-class HeldPictures(Pictures):
-    """An Arrow column of lists of bytes, or of lists of paths: inside a folder, or with none anywhere."""
+class ColumnPictures(Pictures):
+    """An Arrow column of lists of bytes or of paths; with a folder, paths must stay inside it."""
 
     def __init__(self, column: pa.ChunkedArray, folder: Path | None = None) -> None:
         self.column, self.folder = column, folder
@@ -123,7 +123,7 @@ class HeldPictures(Pictures):
 
 
 class DecodedPictures(Pictures):
-    """Images of a query, some of them decoded; what is stored is encoded (`HeldPictures`)."""
+    """The images of a query, some of them decoded; catalogues hold encoded ones (`ColumnPictures`)."""
 
     def __init__(self, rows: Sequence[tuple[Encoded | PIL.Image.Image, ...]]) -> None:
         self.rows = rows
@@ -132,7 +132,7 @@ class DecodedPictures(Pictures):
         return len(self.rows)
 
     def row(self, row: int) -> tuple[Encoded, ...]:
-        # The encoders take whatever can be opened, and only they read a query's images.
+        # Only encoders read the images of a query, and they accept decoded ones.
         return cast("tuple[Encoded, ...]", self.rows[row])
 
     def counts(self) -> np.ndarray:
@@ -140,11 +140,11 @@ class DecodedPictures(Pictures):
 
 
 class StoredPictures(Pictures):
-    """The column `images` of a Parquet file too big for memory: read by row group, a few groups kept."""
+    """The column `images` of a Parquet file too big for memory; keeps the last few row groups read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.source = pa.memory_map(str(path))  # stays readable when a newer file takes its place
+        self.source = pa.memory_map(str(path))  # stays readable after a newer file replaces this one
         with explained(path):
             metadata = pq.ParquetFile(self.source).metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -160,7 +160,7 @@ class StoredPictures(Pictures):
         return tuple(self._group(group)[row - int(self.starts[group])].as_py())
 
     def counts(self) -> np.ndarray:
-        # The only way to the lengths is through the bytes: one pass, one row group in memory.
+        # The lengths cannot be read without the bytes: read everything once, one row group at a time.
         lengths = [pc.list_value_length(self._group(i)).to_numpy() for i in range(len(self.starts) - 1)]
         return np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64)
 
@@ -173,15 +173,15 @@ class StoredPictures(Pictures):
                     table.validate(full=True)
                 held = canonical(table, "items", self.path).column("images")
                 self.groups[group] = held
-                while len(self.groups) > GROUPS_IN_MEMORY:
+                while len(self.groups) > ROW_GROUPS_IN_MEMORY:
                     self.groups.popitem(last=False)
             else:
                 self.groups.move_to_end(group)
             return held
 
 
-class Chosen(Pictures):
-    """Some rows of other pictures, in a given order."""
+class SelectedPictures(Pictures):
+    """Selected rows of other pictures, in a given order."""
 
     def __init__(self, base: Pictures, rows: np.ndarray) -> None:
         self.base, self.rows = base, np.asarray(rows, np.int64)
@@ -196,11 +196,11 @@ class Chosen(Pictures):
         return np.diff(self.base.offsets)[self.rows]
 
     def take(self, rows: np.ndarray) -> Pictures:
-        return Chosen(self.base, self.rows[rows])
+        return SelectedPictures(self.base, self.rows[rows])
 
 
-class Joined(Pictures):
-    """The rows of one after the rows of another."""
+class JoinedPictures(Pictures):
+    """The rows of `first`, then the rows of `second`."""
 
     def __init__(self, first: Pictures, second: Pictures) -> None:
         self.first, self.second = first, second
@@ -209,8 +209,8 @@ class Joined(Pictures):
         return len(self.first) + len(self.second)
 
     def row(self, row: int) -> tuple[Encoded, ...]:
-        here = len(self.first)
-        return self.first.row(row) if row < here else self.second.row(row - here)
+        split = len(self.first)
+        return self.first.row(row) if row < split else self.second.row(row - split)
 
     def counts(self) -> np.ndarray:
         return np.concatenate([np.diff(self.first.offsets), np.diff(self.second.offsets)])

@@ -1,4 +1,4 @@
-"""Ragged: many arrays of different length, kept end to end; and gathering of ranges."""
+"""Ragged arrays: rows of different lengths, stored end to end; and helpers for ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row i is `flat[offsets[i]:offsets[i + 1]]`; `flat` may be mapped from disk.
+    """A ragged array: row i is `flat[offsets[i]:offsets[i + 1]]`; `flat` may be memory-mapped.
 
     >>> Ragged.of([np.array([1, 2]), np.array([3])]).take(np.array([1, 0]))
     (tensor([[3, 0],
@@ -39,11 +39,11 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, rows: Ints) -> tuple[Tensor, Tensor]:
-        """These rows padded with zeros, (b, T, ...), and their lengths (b,)."""
+        """Return these rows padded with zeros, (b, T, ...), and their lengths (b,)."""
         return self.on(CPU).take(torch.from_numpy(rows))
 
     def on(self, device: torch.device) -> RaggedTensor:
-        """The same for batches on a device: copied there once if it fits, else read from the host."""
+        """Return the rows for batches on a device: copied there once if they fit, else read from the host."""
         if device not in self.copies:
             flat, single = torch.from_numpy(self.flat), bool((self.lengths == 1).all())
             resident = fits(flat.nbytes, device)
@@ -56,7 +56,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class RaggedTensor:
-    """Ragged rows whose numbers are tensors on a device, and whose content is there too if it is resident."""
+    """Ragged rows with their offsets on a device, and their content too if `resident`."""
 
     flat: Tensor  # (ΣT, ...)
     offsets: Tensor  # (n + 1,)
@@ -65,30 +65,30 @@ class RaggedTensor:
 
     @property
     def vectors(self) -> bool:
-        """Every row is one vector."""
+        """Whether every row is one vector."""
         return self.single and self.flat.dim() == 2
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """These rows padded with zeros, (b, T, ...), and their lengths (b,)."""
+        """Return these rows padded with zeros, (b, T, ...), and their lengths (b,)."""
         if self.single:
             values, lengths = self._gather(rows[:, None]), torch.ones_like(rows)
         else:
             start = self.offsets[rows]
             lengths = self.offsets[rows + 1] - start
             slot = torch.arange(max(int(lengths.max()), 1) if len(rows) else 1, device=rows.device)
-            there = slot < lengths[:, None]  # (b, T)
-            values = self._gather((start[:, None] + slot).where(there, 0))
-            values.masked_fill_(~there.view(*there.shape, *[1] * (values.dim() - 2)), 0)
+            mask = slot < lengths[:, None]  # (b, T)
+            values = self._gather((start[:, None] + slot).where(mask, 0))
+            values.masked_fill_(~mask.view(*mask.shape, *[1] * (values.dim() - 2)), 0)
         return (values.float() if values.dtype == torch.float16 else values), lengths
 
     def _gather(self, at: Tensor) -> Tensor:
-        """The content at these places (b, T), (b, T, ...)."""
+        """Return the content at these positions (b, T), as (b, T, ...)."""
         shape = (*at.shape, *self.flat.shape[1:])
         if not len(self.flat):
             return self.flat.new_zeros(shape, device=at.device)
         if self.resident:
             return self.flat.index_select(0, at.flatten()).view(shape)
-        # Pinned memory is copied while the device computes.
+        # The copy from pinned memory overlaps with computation on the device.
         pinned = at.device.type == "cuda"
         found = torch.empty((at.numel(), *self.flat.shape[1:]), dtype=self.flat.dtype, pin_memory=pinned)
         torch.index_select(self.flat, 0, at.flatten().cpu(), out=found)
@@ -96,17 +96,17 @@ class RaggedTensor:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Whether so many bytes take at most half of what is free on the device; the host has them already."""
+    """Return whether `size` bytes take at most half of the free GPU memory; always True on the CPU."""
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 def offsets_of(lengths: Any) -> Ints:
-    """[2, 1] → [0, 2, 3]."""
+    """Return the offsets of rows of these lengths: [2, 1] → [0, 2, 3]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The numbers start, start + 1, … of every range, end to end.
+    """Return the numbers start, start + 1, … of every range, end to end.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])
@@ -118,18 +118,18 @@ def ranges(starts: Ints, lengths: Ints) -> Ints:
 
 
 def spans(starts: Tensor, lengths: Tensor, total: int | None = None) -> Tensor:
-    """`ranges` of tensors; where the total is known, a GPU need not wait for it.
+    """Return `ranges` as a tensor; passing the total length avoids a GPU synchronisation.
 
     >>> spans(torch.tensor([5, 0]), torch.tensor([2, 3]))
     tensor([5, 6, 0, 1, 2])
     """
     shift = starts - (lengths.cumsum(0) - lengths)
-    places = torch.repeat_interleave(shift, lengths, output_size=total)
-    return places.add_(torch.arange(len(places), device=places.device))
+    numbers = torch.repeat_interleave(shift, lengths, output_size=total)
+    return numbers.add_(torch.arange(len(numbers), device=numbers.device))
 
 
 def padded(flat: NDArray[Any], lengths: NDArray[Any], filling: float) -> NDArray[Any]:
-    """Rows of these lengths (n,) that lie end to end in `flat`, as (n, the longest).
+    """Return rows of these lengths (n,), end to end in `flat`, padded to (n, longest).
 
     >>> padded(np.array([1, 2, 3]), np.array([2, 1]), -1)
     array([[ 1,  2],

@@ -1,4 +1,4 @@
-"""Relation: a sparse boolean matrix as tensors on a device, and what training asks of its rows."""
+"""Relation: a sparse boolean matrix as tensors on a device, with lookups and sampling for training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 
 class Pairs(NamedTuple):
-    """The pairs of some rows, one row after the other, each of shape (n,)."""
+    """The (row, column) pairs of some rows, row by row, as tensors of shape (n,)."""
 
-    place: Tensor  # of the row among those asked for
-    slot: Tensor  # of the pair within its row: 0, 1, …
+    place: Tensor  # position of the row among the requested ones
+    slot: Tensor  # position of the pair in its row: 0, 1, …
     column: Tensor
 
 
@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
 class Relation:
     """Row i relates to `columns[offsets[i]:offsets[i + 1]]`, each less than `width`.
 
-    Columns ascend within a row wherever `holds` is asked.
+    `holds` needs ascending columns within each row.
 
     >>> relation = Relation(torch.tensor([0, 2, 3]), torch.tensor([1, 4, 0]), width=5)
     >>> relation.pairs_of(torch.tensor([1, 0])).column
@@ -39,7 +39,7 @@ class Relation:
 
     @classmethod
     def of(cls, matrix: csr_matrix, device: torch.device | str = "cpu") -> Relation:
-        """The stored cells of a matrix, on a device; columns on the CPU are not copied."""
+        """Make a relation of the stored cells of a matrix; on the CPU, columns are not copied."""
         if not matrix.has_sorted_indices:
             matrix = matrix.sorted_indices()
         offsets, columns = torch.from_numpy(matrix.indptr), torch.from_numpy(matrix.indices)
@@ -54,26 +54,26 @@ class Relation:
 
     @property
     def sizes(self) -> Tensor:
-        """How many columns each row has, (n,)."""
+        """Return the number of columns per row, (n,)."""
         return self.offsets.diff()
 
     @property
     def rows(self) -> Tensor:
-        """The row of every pair, (nnz,)."""
+        """Return the row of every pair, (nnz,)."""
         numbers = torch.arange(len(self), device=self.device)
         return torch.repeat_interleave(numbers, self.sizes, output_size=len(self.columns))
 
     @cached_property
     def keys(self) -> Tensor:
-        """Each pair (i, j) as the number i · width + j, ascending, (nnz,)."""
+        """Return each pair (i, j) as the number i · width + j, ascending, (nnz,)."""
         return self.rows * self.width + self.columns
 
     def sizes_of(self, rows: Tensor) -> Tensor:
-        """How many columns these rows (r,) have, (r,)."""
+        """Return the number of columns of these rows (r,), (r,)."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def pairs_of(self, rows: Tensor) -> Pairs:
-        """All pairs of these rows (r,)."""
+        """Return all pairs of these rows (r,)."""
         start, size = self.offsets[rows], self.sizes_of(rows)
         place = torch.repeat_interleave(torch.arange(len(rows), device=self.device), size)
         first = size.cumsum(0) - size
@@ -81,12 +81,12 @@ class Relation:
         return Pairs(place, slot, self.columns[start[place] + slot].long())
 
     def membership(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Which of `columns` (c,), ascending and unique, stand in these rows, (r, c) bool.
+        """Return which of `columns` (c,), ascending and unique, are in each of these rows, (r, c) bool.
 
-        Costs what the rows hold.
+        The cost is linear in the number of pairs in these rows.
         """
         n = len(rows) * len(columns)
-        found = torch.zeros(n + 1, dtype=torch.bool, device=self.device)  # the last: what is not asked for
+        found = torch.zeros(n + 1, dtype=torch.bool, device=self.device)  # the last collects other columns
         if len(self.columns) and n:
             place, _, column = self.pairs_of(rows)
             at = torch.searchsorted(columns, column).clamp_(max=len(columns) - 1)
@@ -94,7 +94,7 @@ class Relation:
         return found[:-1].view(len(rows), len(columns))
 
     def holds(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Does row rows[r] hold columns[r, c]? (r, c) bool; never where the column is −1."""
+        """Return whether row rows[r] holds columns[r, c], (r, c) bool; False for a column of −1."""
         if not len(self.columns):
             return torch.zeros_like(columns, dtype=torch.bool)
         wanted = rows[:, None] * self.width + columns
@@ -102,17 +102,17 @@ class Relation:
         return (self.keys[at] == wanted) & (columns >= 0)
 
     def draw_per_row(self, rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """At most n random columns of each row, without repetition, (r, n); −1 after the last.
+        """Draw up to n random columns per row without replacement, (r, n), padded with −1.
 
-        Floyd's algorithm: the cost is n² per row, however many columns it has.
+        Floyd's algorithm: the cost is n² per row, whatever its number of columns.
         """
         start, size = self.offsets[rows], self.sizes_of(rows)
-        first = size - size.clamp(max=n)  # the draws are from 0 … first, 0 … first + 1, …, 0 … size − 1
-        luck = torch.rand(len(rows), n, generator=generator, device=self.device, dtype=torch.float64)
+        first = size - size.clamp(max=n)  # draw from 0 … first, 0 … first + 1, …, 0 … size − 1
+        uniform = torch.rand(len(rows), n, generator=generator, device=self.device, dtype=torch.float64)
         drawn = torch.full((len(rows), n), -1, device=self.device)
         for i in range(n):
             last = first + i
-            pick = torch.minimum((luck[:, i] * (last + 1)).long(), last)
+            pick = torch.minimum((uniform[:, i] * (last + 1)).long(), last)
             taken = (drawn[:, :i] == pick[:, None]).any(dim=1)
             drawn[:, i] = pick.where(~taken, last).where(last < size, -1)
         if not len(self.columns):
@@ -124,15 +124,15 @@ class Relation:
         )
 
     def transposed(self) -> Relation:
-        """The columns as rows."""
+        """Return the transpose."""
         columns, order = self.columns.long().sort(stable=True)
         counts = torch.bincount(columns, minlength=self.width)
         return Relation(F.pad(counts.cumsum(0), (1, 0)), self.rows[order], len(self))
 
     def take(self, rows: Tensor) -> Relation:
-        """These rows (r,), in this order."""
+        """Return these rows (r,), in this order."""
         return Relation(F.pad(self.sizes_of(rows).cumsum(0), (1, 0)), self.pairs_of(rows).column, self.width)
 
     def only(self, keep: Tensor) -> Relation:
-        """The pairs of this mask (nnz,)."""
+        """Keep the pairs where this mask (nnz,) is true."""
         return Relation(F.pad(keep.cumsum(0), (1, 0))[self.offsets], self.columns[keep], self.width)

@@ -21,7 +21,7 @@ from mufin.data.images import open_picture, read_bytes, suffix_of
 from mufin.data.items import Items
 from mufin.data.pictures import Encoded, NoPictures
 from mufin.errors import CatalogueError, PictureError, UsageError
-from mufin.files.folder import beside
+from mufin.files.folder import temporary_path
 
 Format = Literal["parquet", "jsonl"]
 TEST_SIZE = 64  # pixels; JPEGs decode faster at a fraction of their size
@@ -52,7 +52,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to `folder` if nothing goes wrong."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CatalogueError("folder exists and is not empty; choose another, or delete it", folder)
-    temporary = beside(folder)
+    temporary = temporary_path(folder)
     temporary.mkdir(parents=True)
     try:
         yield temporary

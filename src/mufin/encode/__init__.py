@@ -1,1 +1,1 @@
-"""Items to bags: text and image encoders, their features, the embedder."""
+"""Turn items into bags: text and image encoders, cached features, the embedder."""

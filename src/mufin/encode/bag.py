@@ -1,4 +1,4 @@
-"""Bag: what an item is after encoding, one row a descriptor; and many bags packed without padding."""
+"""Bag: an encoded item, one row per descriptor; PackedBags: many bags without padding."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Bag:
     """
 
     values: Tensor  # (..., m, D)
-    mask: Tensor  # (..., m) bool, False where padded
-    whole: Tensor | None = None  # (..., D) x̂, where it is not made of these rows
+    mask: Tensor  # (..., m) bool, False for padding
+    whole: Tensor | None = None  # (..., D) x̂, if it is not derived from these rows
 
     def vector(self) -> Tensor:
-        """x̂ = N(1ᵀ X̂) unless it came with the bag, shape (..., D); an empty bag gives the zero vector."""
+        """Return x̂ (..., D): `whole` if set, else N(1ᵀ X̂); the zero vector for an empty bag."""
         if self.whole is not None:
             return self.whole
         total = self.values.masked_fill(~self.mask[..., None], 0.0).sum(dim=-2)
         return F.normalize(total, dim=-1)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Bag:
-        """The same change to every tensor, for what concerns leading dimensions alone."""
+        """Apply a function to every tensor; it may only change leading dimensions."""
         whole = None if self.whole is None else change(self.whole)
         return Bag(change(self.values), change(self.mask), whole)
 
@@ -46,15 +46,15 @@ class Bag:
 class PackedBags:
     """Many bags without padding: bag i is `rows[offsets[i]:offsets[i + 1]]`."""
 
-    rows: Tensor  # (Σm, D), in half precision where they are kept for long
+    rows: Tensor  # (Σm, D), in half precision for long-term storage
     offsets: Tensor  # (n + 1,) int64
-    whole: Tensor | None = None  # (n, D) x̂ of each bag, where it is not made of its rows
+    whole: Tensor | None = None  # (n, D) x̂ of each bag, if it is not derived from its rows
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def take(self, which: Tensor) -> Bag:
-        """The bags of these numbers, shape (...) → values (..., m, D); a number of −1 is an empty bag."""
+        """Return the bags with these indices (...) as values (..., m, D); index −1 gives an empty bag."""
         some = which.clamp(min=0)
         start = self.offsets[some]
         length = torch.where(which >= 0, self.offsets[some + 1] - start, 0)
@@ -67,12 +67,12 @@ class PackedBags:
         if not len(self.rows):
             return Bag(torch.zeros(*mask.shape, self.rows.shape[1], device=mask.device), mask, whole)
         position = (start[..., None] + slot).where(mask, 0)
-        # an embedding is the fastest way to gather rows
+        # F.embedding is the fastest way to gather rows
         values = F.embedding(position, self.rows).float()
         return Bag(values.masked_fill_(~mask[..., None], 0.0), mask, whole)
 
     def vectors(self, block: int = 65536) -> Tensor:
-        """x̂ of every bag, (n, D)."""
+        """Return x̂ of every bag, (n, D)."""
         if self.whole is not None:
             return self.whole
         device = self.rows.device
@@ -84,7 +84,7 @@ class PackedBags:
 
     @classmethod
     def pack(cls, bags: list[Bag], dim: int) -> PackedBags:
-        """Drop the padding of several batches and join them."""
+        """Concatenate several batches without their padding."""
         if not bags:
             return cls(torch.zeros(0, dim), torch.zeros(1, dtype=torch.int64))
         rows = torch.cat([bag.values[bag.mask] for bag in bags])
@@ -97,12 +97,12 @@ class PackedBags:
         offsets = torch.cat([self.offsets, tail])
         return PackedBags(rows, offsets, joined([self.whole, other.whole]))
 
-    def halved(self) -> PackedBags:
-        """Rows in half precision; what is taken of them is f32 again."""
+    def half(self) -> PackedBags:
+        """Convert rows to half precision; `take` still returns f32."""
         return replace(self, rows=self.rows.half())
 
     def select(self, which: Tensor) -> PackedBags:
-        """Only these bags, in this order, still packed."""
+        """Return only these bags, in this order, still packed."""
         start, end = self.offsets[which], self.offsets[which + 1]
         offsets = F.pad((end - start).cumsum(0), (1, 0))
         shift = torch.repeat_interleave(start - offsets[:-1], end - start)
@@ -116,6 +116,6 @@ class PackedBags:
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Those that there are, end to end; None if there is none."""
+    """Concatenate the parts that are not None; None if all are."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None

@@ -1,9 +1,9 @@
-"""Outputs of frozen layers on disk, keyed by the content of a descriptor and of the encoder.
+"""On-disk cache of frozen-layer outputs, keyed by descriptor content and encoder.
 
-One folder per encoder (its fingerprint), in it files of up to 4,096 descriptors (see `shard`). A file appears
-whole or not at all: a run that is killed loses at most the file it was at, and several runs may share a
-cache. Files are checked when they are read; damaged ones are removed and computed again. Where nothing can be
-written, everything is computed and held in memory.
+Each encoder has one folder, named by its fingerprint, with files of up to 4,096 descriptors (see `shard`).
+Files are written atomically: a killed run loses at most one file, and several runs can share a cache. Files
+are verified when read; damaged ones are removed and recomputed. If the folder is not writable, features are
+kept in memory only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from mufin.data.decoding import read_file
 from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
-from mufin.encode.shard import DamagedError, Held, Keys, Source, Stored
+from mufin.encode.shard import DamagedError, FileShard, Keys, MemoryShard, Shard
 from mufin.errors import PictureError
 
-SHARD = 4096  # descriptors; also the most that a killed run computes again
-PORTION = 256  # descriptors that are prepared together
-PORTION_BYTES = 64 << 20  # image bytes beyond which a portion ends earlier
-IN_MEMORY = 4 << 30  # bytes of gathered features kept in RAM; beyond, they are mapped from a temporary file
-VERSION = 2  # of the files; those of another version are not looked at
+SHARD_SIZE = 4096  # descriptors per file; a killed run loses at most this many
+CHUNK_SIZE = 256  # descriptors prepared at a time
+CHUNK_BYTES = 64 << 20  # image bytes after which a chunk ends early
+MAX_IN_MEMORY = 4 << 30  # bytes of features held in RAM; more are mapped from a temporary file
+VERSION = 2  # of the file format; files of other versions are ignored
 SUFFIX = ".features"
 
 Prepare = Callable[[Sequence[Any]], Ragged]
@@ -39,23 +39,23 @@ log = logging.getLogger("mufin.encode")
 
 
 def cache_folder() -> Path:
-    """`$MUFIN_CACHE`, else the user's cache folder."""
+    """Return `$MUFIN_CACHE`, else the user's cache folder."""
     named = os.environ.get("MUFIN_CACHE")
     if named:
         return Path(named)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mufin"
-    except RuntimeError:  # a user without a home, as in some containers: nothing can be kept
+    except RuntimeError:  # no home folder, as in some containers: nothing can be cached
         return Path(os.devnull) / "mufin"
 
 
 def key(descriptor: Any) -> int:
-    """64 bits of a hash of the content: a text, image bytes, or an image file."""
+    """Return a 64-bit hash of a text, image bytes, an image file or a decoded image."""
     return read(descriptor)[0]
 
 
 def read(descriptor: Any) -> tuple[int, Any]:
-    """The key of a descriptor, and what to encode: the very content that was hashed."""
+    """Return the key of a descriptor and the exact content that was hashed, for encoding."""
     encoded = descriptor
     match descriptor:
         case str():
@@ -74,7 +74,7 @@ def read(descriptor: Any) -> tuple[int, Any]:
 
 @dataclass
 class _Job:
-    """What is asked for, and how it is computed."""
+    """The descriptors of a request, and how to compute their features."""
 
     keys: Keys
     descriptors: Sequence[Any]
@@ -82,16 +82,16 @@ class _Job:
     advance: Callable[[int], None]
     read: Callable[[Any], tuple[int, Any]] | None
 
-    def prepared(self, chosen: Ints) -> tuple[Ragged, NDArray[np.bool_]]:
-        """The rows of some descriptors, and which of them still have their key."""
+    def compute(self, chosen: Ints) -> tuple[Ragged, NDArray[np.bool_]]:
+        """Return the rows of some descriptors, and whether each still has its key."""
         parts, same = [], np.ones(len(chosen), bool)
-        for contents in self._portions(chosen, same):
+        for contents in self._chunks(chosen, same):
             parts.append(self.prepare(contents))
             self.advance(len(contents))
         return _join(parts), same
 
-    def _portions(self, chosen: Ints, same: NDArray[np.bool_]) -> Iterator[list[Any]]:
-        """What is prepared together."""
+    def _chunks(self, chosen: Ints, same: NDArray[np.bool_]) -> Iterator[list[Any]]:
+        """Yield contents in chunks; record in `same` whether each still has its key."""
         contents: list[Any] = []
         size = 0
         for place, row in enumerate(chosen.tolist()):
@@ -101,7 +101,7 @@ class _Job:
                 same[place] = found == self.keys[row]
             contents.append(content)
             size += len(content) if isinstance(content, bytes) else 0
-            if len(contents) == PORTION or size >= PORTION_BYTES:
+            if len(contents) == CHUNK_SIZE or size >= CHUNK_BYTES:
                 yield contents
                 contents, size = [], 0
         if contents:
@@ -109,7 +109,7 @@ class _Job:
 
 
 class FeatureCache:
-    """The features of one encoder."""
+    """Cached features of one encoder."""
 
     def __init__(self, fingerprint: str, folder: Path | None = None) -> None:
         self.encoder = fingerprint
@@ -123,137 +123,138 @@ class FeatureCache:
         advance: Callable[[int], None] = lambda _: None,
         read: Callable[[Any], tuple[int, Any]] | None = None,
     ) -> Ragged:
-        """The rows of these descriptors, in order; only those not yet on disk are prepared.
+        """Return the rows of these descriptors, in order; compute only those not on disk.
 
-        `read` gives the key and the content of a descriptor at the moment it is prepared. One whose key has
-        changed since is used but not kept.
+        `read` returns the key and content of a descriptor when it is computed. If the key has changed since,
+        the features are used but not stored.
         """
         job = _Job(keys, descriptors, prepare, advance, read)
-        sources, again = self._stored(), False
+        shards, retry = self._open_shards(), False
         while True:
-            missing = np.flatnonzero(~_known(sources, keys))
+            missing = np.flatnonzero(~_cached(shards, keys))
             job.advance(len(keys) - len(missing))
-            # What was computed now comes first, and says which dtype and shape a row has.
-            sources = [*self._computed(job, missing, again), *sources]
-            rows, damaged = _gather(keys, sources, self.folder)
+            # New features come first: the first shard defines the dtype and shape of a row.
+            shards = [*self._compute(job, missing, retry), *shards]
+            rows, damaged = _gather(keys, shards, self.folder)
             if rows is not None:
                 return rows
-            self._drop([source.path for source in damaged])
-            sources = [source for source in sources if not any(source is one for one in damaged)]
-            again, job.advance = True, lambda _: None
+            self._remove_damaged([shard.path for shard in damaged])
+            shards = [shard for shard in shards if not any(shard is one for one in damaged)]
+            retry, job.advance = True, lambda _: None
 
-    def _stored(self) -> list[Source]:
-        """The files that can be used; damaged ones are removed."""
-        found: list[Source] = []
+    def _open_shards(self) -> list[Shard]:
+        """Open all valid files; remove damaged ones."""
+        found: list[Shard] = []
         damaged, unreadable = [], []
         for path in self._paths():
             try:
-                found.append(Stored.open(path, self.encoder))
+                found.append(FileShard.open(path, self.encoder))
             except DamagedError:
                 damaged.append(path)
             except OSError:
                 unreadable.append(path)
         if unreadable:
-            log.warning(
-                "%s and %d others cannot be read and are not used", unreadable[0], len(unreadable) - 1
-            )
-        self._drop(damaged)
+            log.warning("cannot read %s and %d other files; ignored", unreadable[0], len(unreadable) - 1)
+        self._remove_damaged(damaged)
         return found
 
     def _paths(self) -> list[Path]:
         try:
-            names = sorted(os.listdir(self.folder))  # noqa: PTH208 - names are all that is needed
-        except OSError:  # no folder yet, or none that can be read
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208 - only names are needed
+        except OSError:  # missing or unreadable folder
             return []
-        # Hidden files are those that other runs are still writing.
+        # Hidden files are still being written by other runs.
         return [self.folder / name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
 
-    def _drop(self, damaged: list[Path]) -> None:
-        """Remove files that cannot be believed, and say so."""
+    def _remove_damaged(self, damaged: list[Path]) -> None:
+        """Remove damaged files, with a warning."""
         if not damaged:
             return
         log.warning(
-            "cached features are damaged (%s%s) and computed again",
+            "cached features are damaged and will be recomputed: %s%s",
             damaged[0],
             f" and {len(damaged) - 1:,} more files" if len(damaged) > 1 else "",
         )
         for path in damaged:
-            with suppress(OSError):  # gone already, or not ours to change
+            with suppress(OSError):  # already gone, or no permission
                 path.unlink()
 
-    def _computed(self, job: _Job, missing: Ints, again: bool) -> Iterator[Source]:
-        """Prepare what is missing, and keep it; in memory where it cannot be read back from the disk.
+    def _compute(self, job: _Job, missing: Ints, retry: bool) -> Iterator[Shard]:
+        """Compute and store missing features; keep them in memory if they cannot be read back.
 
-        Nothing is read back the second time: a disk that damages what it is given would never end.
+        A retry always keeps them in memory, or a disk that corrupts data would cause an endless loop.
         """
-        for start in range(0, len(missing), SHARD):
-            chosen = missing[start : start + SHARD]
-            rows, same = job.prepared(chosen)
+        for start in range(0, len(missing), SHARD_SIZE):
+            chosen = missing[start : start + SHARD_SIZE]
+            rows, same = job.compute(chosen)
             kept, changed = np.flatnonzero(same), np.flatnonzero(~same)
-            stored = self._write(Held.of(job.keys[chosen[kept]], _take(rows, kept))) if len(kept) else None
-            if stored is None or again:
-                yield Held.of(job.keys[chosen], rows)
+            stored = None
+            if len(kept):
+                stored = self._store(MemoryShard.of(job.keys[chosen[kept]], _take(rows, kept)))
+            if stored is None or retry:
+                yield MemoryShard.of(job.keys[chosen], rows)
                 continue
             yield stored
             if len(changed):
-                yield Held.of(job.keys[chosen[changed]], _take(rows, changed))
+                yield MemoryShard.of(job.keys[chosen[changed]], _take(rows, changed))
 
-    def _write(self, held: Held) -> Stored | None:
-        """The file that was written; None where none can be."""
+    def _store(self, held: MemoryShard) -> FileShard | None:
+        """Write features to a file and open it; None if that fails."""
         name = hashlib.blake2b(held.keys.tobytes(), digest_size=8).hexdigest()
         path = self.folder / f"{name}{SUFFIX}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             held.write(path, self.encoder)
-            return Stored.open(path, self.encoder)
+            return FileShard.open(path, self.encoder)
         except (OSError, DamagedError) as error:
-            _tell_unwritable(self.folder.parent, getattr(error, "strerror", None) or "damaged when read back")
+            _warn_unwritable(self.folder.parent, getattr(error, "strerror", None) or "damaged when read back")
             return None
 
 
 @cache
-def _tell_unwritable(folder: Path, reason: str) -> None:
-    """Once per process: without a cache, everything but time is the same."""
-    log.warning("features are not kept: cannot write to %s (%s); set MUFIN_CACHE to a folder", folder, reason)
+def _warn_unwritable(folder: Path, reason: str) -> None:
+    """Warn once per process; without a cache only time is lost."""
+    hint = "set MUFIN_CACHE to a writable folder"
+    log.warning("features are not cached: cannot write to %s (%s); %s", folder, reason, hint)
 
 
-def _known(sources: list[Source], keys: Keys) -> NDArray[np.bool_]:
+def _cached(shards: list[Shard], keys: Keys) -> NDArray[np.bool_]:
     known = np.zeros(len(keys), bool)
-    for source in sources:
-        known |= _find(source.keys, keys)[1]
+    for shard in shards:
+        known |= _find(shard.keys, keys)[1]
     return known
 
 
-def _gather(keys: Keys, sources: list[Source], folder: Path) -> tuple[Ragged | None, list[Stored]]:
-    """Rows from all sources, joined in the order of `keys`; or the files that turned out to be damaged."""
+def _gather(keys: Keys, shards: list[Shard], folder: Path) -> tuple[Ragged | None, list[FileShard]]:
+    """Collect rows from all shards in the order of `keys`; None if files are damaged, and which."""
     lengths, places, left = np.zeros(len(keys), np.int64), [], np.ones(len(keys), bool)
-    for source in sources:
-        at, found = _find(source.keys, keys)
+    for shard in shards:
+        at, found = _find(shard.keys, keys)
         mine = np.flatnonzero(found & left)
         left[mine] = False
-        lengths[mine] = source.lengths[at[mine]]
+        lengths[mine] = shard.lengths[at[mine]]
         if len(mine):
-            places.append((source, mine, at[mine]))
+            places.append((shard, mine, at[mine]))
     offsets = offsets_of(lengths)
     if not places:
         return Ragged(np.zeros((0, 1), np.float32), offsets), []
-    dtype, shape = kind = places[0][0].kind
+    dtype, shape = row_type = places[0][0].row_type
     flat = _allocate((int(offsets[-1]), *shape), dtype, folder)
     damaged = []
-    for source, mine, at in places:
+    for shard, mine, at in places:
         try:
-            if source.kind != kind:
+            if shard.row_type != row_type:
                 raise DamagedError
-            source.fill(at, flat, offsets[mine])
+            shard.fill(at, flat, offsets[mine])
         except (DamagedError, OSError):
-            if not isinstance(source, Stored):
+            if not isinstance(shard, FileShard):
                 raise
-            damaged.append(source)
+            damaged.append(shard)
     return (None if damaged else Ragged(flat, offsets)), damaged
 
 
 def _find(sorted_keys: Keys, keys: Keys) -> tuple[Ints, NDArray[np.bool_]]:
-    """Where each key stands, and whether it does."""
+    """Return the position of each key, and whether it is present."""
     if not len(sorted_keys):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
@@ -273,11 +274,11 @@ def _join(parts: list[Ragged]) -> Ragged:
 
 
 def _allocate(shape: tuple[int, ...], dtype: Any, folder: Path) -> NDArray[Any]:
-    """In RAM, or mapped from a file without a name if it is large and the disk has room for it."""
+    """Allocate in RAM, or map an unnamed file if the array is large and fits on the disk."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if size > IN_MEMORY:
+    if size > MAX_IN_MEMORY:
         with suppress(OSError), tempfile.TemporaryFile(dir=folder, prefix=".gathered-") as file:
-            if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the pages are written
+            if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process on write
                 os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, dtype, "w+", shape=shape)  # the mapping outlives the file
     return np.empty(shape, dtype)

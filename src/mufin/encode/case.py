@@ -1,18 +1,20 @@
-"""How a text is written, for encoders that read everything in lower case."""
+"""Tokens for the letter case of a text, for encoders that lower-case their input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-WAYS = 7
-SPARE = "[unused{}]"  # tokens that BERT's vocabularies keep free
+N_STYLES = 7
+UNUSED_TOKEN = "[unused{}]"  # tokens reserved in BERT's vocabularies
 
 
-def way_of_writing(text: str) -> int:
-    """0 no letters, 1 UPPER CASE, 2 Title Case, 3 Word, 4 Sentence case, 5 some Capitals, 6 lower case.
+def case_style(text: str) -> int:
+    """Return the case style of a text.
 
-    >>> [way_of_writing(text) for text in ("42", "USB", "Red Shoe", "Shoe", "Red shoe", "a USB hub", "shoe")]
+    0 no letters, 1 UPPER CASE, 2 Title Case, 3 Word, 4 Sentence case, 5 some Capitals, 6 lower case.
+
+    >>> [case_style(text) for text in ("42", "USB", "Red Shoe", "Shoe", "Red shoe", "a USB hub", "shoe")]
     [0, 1, 2, 3, 4, 5, 6]
     """
     capital = [word[0].isupper() for word in text.split() if word[0].isalpha()]
@@ -27,13 +29,13 @@ def way_of_writing(text: str) -> int:
     return 5 if any(capital) else 6
 
 
-def tokens_of_case(tokenizer: Any) -> list[int]:
-    """The id of a spare token for each way of writing; none where the vocabulary has no spare ones."""
+def case_tokens(tokenizer: Any) -> list[int]:
+    """Return the id of an unused token per case style; empty if the vocabulary has no unused tokens."""
     known = tokenizer.get_vocab()
-    ids = [known.get(SPARE.format(way)) for way in range(WAYS)]
+    ids = [known.get(UNUSED_TOKEN.format(way)) for way in range(N_STYLES)]
     return [] if None in ids else ids
 
 
-def with_case(ids: Sequence[list[int]], texts: Sequence[str], tokens: list[int]) -> list[list[int]]:
-    """Rows of token ids, the second of each being how its text is written."""
-    return [[*row[:1], tokens[way_of_writing(text)], *row[1:]] for row, text in zip(ids, texts, strict=True)]
+def insert_case_tokens(ids: Sequence[list[int]], texts: Sequence[str], tokens: list[int]) -> list[list[int]]:
+    """Insert the token of each text's case style after its first token."""
+    return [[*row[:1], tokens[case_style(text)], *row[1:]] for row, text in zip(ids, texts, strict=True)]

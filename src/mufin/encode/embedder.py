@@ -31,40 +31,40 @@ from mufin.encode.features import (
 )  # fmt: skip
 from mufin.encode.joint import Joint
 from mufin.encode.network import Lite0
-from mufin.encode.text import WIDE, TextEncoder
-from mufin.encode.vision import Stages, VisionEncoder
+from mufin.encode.text import MIN_BF16_WIDTH, TextEncoder
+from mufin.encode.vision import EarlyFeatures, VisionEncoder
 from mufin.runtime.autograd import Dropout
 from mufin.runtime.onednn import fast_dtype
 
 
 class Embedder(nn.Module):
-    """X̂¹ = A_S(X̂⁰), X̂⁰ one row a descriptor: P(E_T(text)) or P(E_V(picture)), P the projection to D.
+    """X̂¹ = A_S(X̂⁰), X̂⁰ with one row per descriptor: P(E_T(text)) or P(E_V(image)), P the projection to D.
 
-    Where bags stay raw, an item is X̂⁰ with x̂¹ = N(1ᵀ A_S(X̂⁰)) beside it. With early fusion X̂⁰ is one row,
+    With raw bags, an item is X̂⁰ together with x̂¹ = N(1ᵀ A_S(X̂⁰)). With early fusion, X̂⁰ is one row,
     P(E_T(all texts and E_V(images) of the item)).
     """
 
-    here: Tensor  # nothing, on the device of the embedder
+    device_marker: Tensor  # empty; tells the device of the embedder
 
     def __init__(self, config: Config, layout: Layout | None = None) -> None:
-        """Pre-trained encoders, or those of a stored layout (weights are filled in later)."""
+        """Load pre-trained encoders, or build those of a stored layout, whose weights are loaded later."""
         super().__init__()
         settings = config.embed
         self.dim = settings.dim
         early = settings.fusion == "early" and config.modalities != "text"
-        self.register_buffer("here", torch.zeros(0), persistent=False)
+        self.register_buffer("device_marker", torch.zeros(0), persistent=False)
         self.text = text_encoder(config.text, layout, whole=early)
         self.text_projection = _projection(settings.projection, self.text.width, self.dim)
         self.vision: VisionEncoder | None = None
-        self.stages: Stages | None = None
+        self.stages: EarlyFeatures | None = None  # the name of stored tensors
         self.joint: Joint | None = None
         if config.modalities != "text":
             self.vision = VisionEncoder(config.vision, None if layout is None else layout.folder / "vision")
-            kept = settings.stages and self.vision.stages
-            self.stages = Stages(self.vision.width, self.vision.evidence_width) if kept else None
+            kept = settings.stages and self.vision.early_features
+            self.stages = EarlyFeatures(self.vision.width, self.vision.full_width) if kept else None
             seen = self.stages.width if self.stages is not None else self.vision.width
             if early:
-                assert isinstance(self.text, TextEncoder)  # images join the words before its first layer
+                assert isinstance(self.text, TextEncoder)  # images enter before its first layer
                 self.joint = Joint(self.text, seen)
             else:
                 self.image_projection = _projection(settings.projection, seen, self.dim)
@@ -85,24 +85,24 @@ class Embedder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.here.device
+        return self.device_marker.device
 
     def train(self, mode: bool = True) -> Embedder:
-        """Like every module; one that only predicts is spared the walk through its hundreds of modules."""
+        """Set the mode; skip visiting hundreds of modules if they are in eval mode already."""
         return self if not mode and not self.training else super().train(mode)
 
     def forward(self, batch: Batch) -> Bag:
-        """X̂¹ of the batch: values (B, m, D), mask (B, m); or X̂⁰ with whole x̂¹ (B, D)."""
+        """Return X̂¹: values (B, m, D) and mask (B, m); with raw bags X̂⁰, and x̂¹ (B, D) as `whole`."""
         before = self.raw_bag(batch)
         after: Bag = self.self_attention(before)
         return replace(before, whole=after.vector()) if self.raw else after
 
     def raw_bag(self, batch: Batch) -> Bag:
-        """X̂⁰: each descriptor encoded by itself, or all of an item together, and projected to D."""
+        """Return X̂⁰: descriptors encoded one by one, or jointly per item, and projected to D."""
         batch = batch.to(self.device)
         seen = None
         if batch.image is not None and self.vision is not None:
-            seen = self.dropout(self._seen(self.vision, batch.image))  # (n, H)
+            seen = self.dropout(self._image_rows(self.vision, batch.image))  # (n, H)
         if self.joint is not None:
             rows, points = self.joint(self.text, batch, seen)
             values, mask = self._empty(batch.size, 1)
@@ -117,7 +117,7 @@ class Embedder(nn.Module):
         return Bag(values, mask)
 
     def _empty(self, size: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values (B, m, D) and mask (B, m) of bags without rows."""
+        """Return values (B, m, D) and mask (B, m) of empty bags."""
         values = torch.zeros(size, width, self.dim, device=self.device)
         return values, torch.zeros(size, width, dtype=torch.bool, device=self.device)
 
@@ -125,24 +125,24 @@ class Embedder(nn.Module):
         rows: Tensor = part.values[:, 0] if part.encoded else encoder(part.values, part.lengths)
         return part.each(rows.float())  # an encoder may compute in bf16
 
-    def _seen(self, vision: VisionEncoder, part: Part) -> Tensor:
-        """The encoder's last map, or all of its stages, of each picture."""
-        return self._run(vision, part) if self.stages is None else self.stages(self._evidence(part))
+    def _image_rows(self, vision: VisionEncoder, part: Part) -> Tensor:
+        """Encode each image; include early features if `embed.stages` is set."""
+        return self._run(vision, part) if self.stages is None else self.stages(self._full_image_rows(part))
 
     def learn_scales(self, features: Features) -> None:
-        """How early stages of the pictures vary, from these features."""
+        """Estimate the scale of early image features."""
         if self.stages is not None:
             self.stages.learn(torch.from_numpy(np.ascontiguousarray(features.image.rows.flat)))
 
-    def only_embeds(self) -> None:
-        """Stop computing stages that only compatibility reads, which a service never asks for."""
+    def skip_early_features(self) -> None:
+        """Stop computing early features if only compatibility reads them, which a service never uses."""
         if self.vision is not None and self.stages is None:
-            self.vision.stages = False
+            self.vision.early_features = False
 
     @torch.no_grad()
     def encoded(self, features: Features, batch: int = 256) -> Features:
-        """The same features after the encoders as they are now: what they cost is paid once."""
-        if self.joint is not None:  # an item's vector depends on its texts and images together
+        """Replace features by the outputs of the current encoders, so that each is computed once."""
+        if self.joint is not None:  # encodes an item's texts and images together
             return features
         training = self.training
         self.eval()
@@ -153,7 +153,7 @@ class Embedder(nn.Module):
                 continue
             used, which = np.unique(part.which, return_inverse=True)
             out = np.zeros((len(used), encoder.width), np.float32)
-            order = np.argsort(part.rows.lengths[used], kind="stable")  # like lengths together
+            order = np.argsort(part.rows.lengths[used], kind="stable")  # group similar lengths
             for start in range(0, len(order), batch):
                 chosen = order[start : start + batch]
                 values, lengths = (t.to(self.device) for t in part.rows.take(used[chosen]))
@@ -164,13 +164,13 @@ class Embedder(nn.Module):
         return replace(features, text=parts[0], image=parts[1])
 
     def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
-        """The frozen outputs of all descriptors of the items."""
-        with self.at_rest():
+        """Return frozen-layer outputs for all descriptors of the items."""
+        with self.eval_mode():
             return extract(items, self.text, self.vision, cached, progress)
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Without dropout inside; telling hundreds of modules takes a millisecond, so only if need be."""
+    def eval_mode(self) -> Iterator[None]:
+        """Temporarily switch to eval mode; skipped if already set, since it takes a millisecond."""
         training = self.training
         if training:
             self.eval()
@@ -182,10 +182,10 @@ class Embedder(nn.Module):
 
     @contextmanager
     def fast_eval(self) -> Iterator[None]:
-        """At rest, and on a CPU by a faster layout, not exact: for passes that each epoch repeats."""
+        """Temporarily switch to eval mode, with a faster, inexact layout on a CPU, for repeated passes."""
         training, text = self.training, self.text
         self.eval()
-        wide = text.depth == "all" and text.width >= WIDE
+        wide = text.depth == "all" and text.width >= MIN_BF16_WIDTH
         if isinstance(text, TextEncoder) and wide and self.joint is None:
             text.pack(fast_dtype())
         try:
@@ -196,7 +196,7 @@ class Embedder(nn.Module):
             self.train(training)
 
     def place(self, device: torch.device, exact: bool) -> None:
-        """Move loaded weights to a device: as they are, or in the form that predicts fastest there."""
+        """Move loaded weights to a device; unless `exact`, use the fastest form for prediction."""
         for encoder in (self.text, self.vision):
             if encoder is not None and not exact:
                 accelerate(encoder, device, one_pass=True)
@@ -213,9 +213,9 @@ class Embedder(nn.Module):
         batch: int = 1024,
         advance: Callable[[int], None] = lambda _: None,
     ) -> PackedBags:
-        """X̂¹ of all these points, without dropout, packed."""
+        """Return the packed bags X̂¹ of these points, without dropout."""
         bags = []
-        with self.at_rest():
+        with self.eval_mode():
             for start in range(0, len(groups), batch):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 bags.append(self(features.batch(groups.take(points))))
@@ -224,47 +224,48 @@ class Embedder(nn.Module):
 
     @property
     def widths(self) -> list[int]:
-        """How many columns of `evidence` each encoder has."""
-        return [self.text.width, *([] if self.vision is None else [self.vision.evidence_width])]
+        """Return the number of columns of `content` per encoder."""
+        return [self.text.width, *([] if self.vision is None else [self.vision.full_width])]
 
     @property
     def blocks(self) -> list[slice]:
-        """Columns of `evidence` that compatibility reads: of images, only the ends of stages, if any."""
+        """Return the columns of `content` for compatibility: text, then stage ends or last map of images."""
         text, vision = slice(0, self.text.width), self.vision
         if vision is None:
             return [text]
-        if not vision.stages:
+        if not vision.early_features:
             return [text, slice(text.stop, text.stop + vision.width)]
         start = text.stop + vision.width
         return [text, slice(start, start + Lite0.stage_width)]
 
     @torch.no_grad()
-    def evidence(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
-        """Mean output of each encoder over a point's descriptors, (n, Σ widths); NaN where there are none."""
+    def content(self, features: Features, groups: Groups, batch: int = 1024) -> Tensor:
+        """Return each encoder's mean output per point, (n, Σ widths); NaN where there are no descriptors."""
         found = [torch.zeros(0, sum(self.widths), device=self.device)]
-        with self.at_rest():
+        with self.eval_mode():
             for start in range(0, len(groups), batch):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 part = features.batch(groups.take(points)).to(self.device)
                 empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
                 seen = [_mean(part.text, partial(self._run, self.text), empty[0])]
                 if self.vision is not None:
-                    seen.append(_mean(part.image, self._evidence, empty[1]))
+                    seen.append(_mean(part.image, self._full_image_rows, empty[1]))
                 found.append(torch.cat(seen, dim=1))
         return torch.cat(found)
 
-    def _evidence(self, part: Part) -> Tensor:
+    def _full_image_rows(self, part: Part) -> Tensor:
         assert self.vision is not None
-        seen = part.values[:, 0] if part.encoded else self.vision.evidence(part.values, part.lengths)
-        return part.each(seen.float())
+        encode = self.vision.with_early_features
+        rows = part.values[:, 0] if part.encoded else encode(part.values, part.lengths)
+        return part.each(rows.float())
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """The trained weights of the encoders' own layers."""
+        """Return the trainable weights of the encoders."""
         networks = [encoder.network for encoder in (self.text, self.vision) if encoder is not None]
         return [p for network in networks for p in network.parameters() if p.requires_grad]
 
     def save(self, folder: Path) -> None:
-        """The encoders' layouts; the weights are stored with the model's other tensors."""
+        """Save encoder configurations; weights are stored with the model's other tensors."""
         self.text.save(folder / "text")
         if self.vision is not None:
             self.vision.save(folder / "vision")
@@ -275,7 +276,7 @@ def _projection(kind: str, width: int, dim: int) -> nn.Module:
 
 
 def _mean(part: Part | None, encode: Callable[[Part], Tensor], empty: Tensor) -> Tensor:
-    """The mean encoder output of each point, shaped as `empty` (B, H), all zero; NaN for a point without."""
+    """Return the mean encoder output per point, (B, H) as `empty` (zeros); NaN if a point has none."""
     if part is None:
         return empty / 0
     total = empty.index_add(0, part.point, encode(part).float())
@@ -283,5 +284,5 @@ def _mean(part: Part | None, encode: Callable[[Part], Tensor], empty: Tensor) ->
 
 
 def _place(values: Tensor, mask: Tensor, where: tuple[Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Put each row at its bag and slot."""
+    """Write each row to its bag and slot."""
     return values.index_put(where, rows.float()), mask.index_put(where, mask.new_ones(()))

@@ -1,4 +1,4 @@
-"""The fastest form of each encoder for prediction, by network and device."""
+"""Convert encoders to the fastest form for prediction, by network and device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from mufin.data.ragged import Ragged
-from mufin.encode.case import tokens_of_case, with_case
+from mufin.encode.case import case_tokens, insert_case_tokens
 from mufin.encode.checkpoints import Layout, check_layout
-from mufin.encode.network import Lite0, hash_of
-from mufin.encode.text import LONGEST_TEXT, PACKED, WIDE, TextEncoder, hash_of_rules
+from mufin.encode.network import Lite0, hash_weights
+from mufin.encode.text import MAX_CHARACTERS, MIN_BF16_WIDTH, PACKED_BATCH, TextEncoder, hash_tokenizer
 from mufin.encode.vision import VisionEncoder
-from mufin.runtime.fast_bert import FastBert, shapes, supports, under
+from mufin.runtime.fast_bert import FastBert, strip_prefix, supports, weight_shapes
 from mufin.runtime.onednn import fast_dtype, keep_weights, pack_products
 from mufin.settings import Layers, Text
 
@@ -26,11 +26,11 @@ from mufin.settings import Layers, Text
 def text_encoder(
     settings: Text, layout: Layout | None = None, whole: bool = False
 ) -> TextEncoder | FastTextEncoder:
-    """E_T: pre-trained, or of a stored layout, and then in its fast form where there is one."""
+    """Build E_T, pre-trained or of a stored layout; the latter in its fast form if available."""
     if layout is None:
         return TextEncoder(settings, None, whole)
     folder = layout.folder / "text"
-    if layout.fast and not whole and FastTextEncoder.serves(settings, folder):
+    if layout.fast and not whole and FastTextEncoder.can_load(settings, folder):
         return FastTextEncoder(settings, folder)
     return TextEncoder(settings, folder, whole)
 
@@ -38,10 +38,10 @@ def text_encoder(
 def accelerate(
     encoder: TextEncoder | FastTextEncoder | VisionEncoder, device: torch.device, one_pass: bool = False
 ) -> None:
-    """Move an encoder to a device, in the form that predicts fastest there; its state stays as it is.
+    """Move an encoder to a device in the fastest form for prediction; its state dict is unchanged.
 
-    On a CPU: packed products, folded batch norms. On a GPU: bf16, and with `one_pass` no stop on the host
-    between frozen and trained layers.
+    On a CPU: packed products, folded batch norms. On a GPU: bf16, and with `one_pass` frozen and trained
+    layers run together, without a transfer to the host in between.
     """
     if isinstance(encoder, FastTextEncoder):
         return
@@ -49,29 +49,29 @@ def accelerate(
     encoder.to(device)
     if device.type == "cpu":
         pack_products(encoder.network)
-        if isinstance(encoder.network, Lite0) and encoder.depth != 0:  # else a copy is, at the first image
+        if isinstance(encoder.network, Lite0) and encoder.depth != 0:  # else `prepare` folds a copy
             encoder.network.fold()
     elif device.type == "cuda":
         round_to_bf16(encoder, one_pass)
 
 
 def round_to_bf16(encoder: TextEncoder | VisionEncoder, one_pass: bool) -> None:
-    """Compute in bf16, and with `one_pass` all layers at once."""
+    """Convert to bf16; with `one_pass`, run all layers together."""
     encoder.network.to(torch.bfloat16)
     encoder.cut.precision = "-bf16"
     if one_pass and encoder.depth != 0:
         encoder.depth = "all"
 
 
-TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
-CONFIG, RULES, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_CLASSES = ("BertTokenizer", "BertTokenizerFast")
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 
 
 class FastTextEncoder(nn.Module):
-    """What `TextEncoder` gives for a BERT network, in one pass: no layer is cut off or trained."""
+    """A faster `TextEncoder` for BERT networks, for prediction only: all layers run in one pass."""
 
     def __init__(self, settings: Text, folder: Path) -> None:
-        """The layout saved in `folder`, which `serves`; `load_state_dict` brings the weights."""
+        """Build from the layout in `folder` (see `can_load`); `load_state_dict` loads the weights."""
         super().__init__()
         check_layout(folder / CONFIG)
         self.layout = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
@@ -79,41 +79,42 @@ class FastTextEncoder(nn.Module):
         self.width: int = config["hidden_size"]
         self.max_length = settings.max_length
         self.depth: Layers = 0 if settings.train_layers == 0 else "all"
-        self.network = StoredBert(config, fast_dtype() if self.width >= WIDE else torch.float32)
-        self.tokenizer = Tokenizer.from_str(self.layout[RULES].decode())
-        told = settings.case and settings.train_layers == "all"
-        self.case = tokens_of_case(self.tokenizer) if told else []
+        self.network = StoredBert(config, fast_dtype() if self.width >= MIN_BF16_WIDTH else torch.float32)
+        self.tokenizer = Tokenizer.from_str(self.layout[TOKENIZER].decode())
+        reads_case = settings.case and settings.train_layers == "all"
+        self.case = case_tokens(self.tokenizer) if reads_case else []
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.max_length - (1 if self.case else 0))
 
     @staticmethod
-    def serves(settings: Text, folder: Path) -> bool:
-        """Whether the layout is a BERT network behind a tokenizer of its own kind."""
-        if not (folder / RULES).is_file():
+    def can_load(settings: Text, folder: Path) -> bool:
+        """Return whether the layout is a BERT network with a BERT tokenizer."""
+        if not (folder / TOKENIZER).is_file():
             return False
         try:
-            config, tokenizer = (json.loads((folder / n).read_text("utf-8")) for n in (CONFIG, SETTINGS))
-            plain = tokenizer["tokenizer_class"] in TOKENIZERS
+            files = (folder / CONFIG, folder / TOKENIZER_CONFIG)
+            config, tokenizer = (json.loads(file.read_text("utf-8")) for file in files)
+            plain = tokenizer["tokenizer_class"] in TOKENIZER_CLASSES
             plain = plain and tokenizer.get("truncation_side", "right") == "right"
             return plain and supports(config) and settings.max_length <= config["max_position_embeddings"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return False  # of no known form: whoever reads it next says what is wrong
+            return False  # unknown format: `TextEncoder` reports what is wrong
 
     def fingerprint(self) -> str:
-        """What the outputs of `prepare` depend on beside the texts themselves; as `TextEncoder` has it."""
-        weights = hash_of(self.network.weights if self.depth == 0 else {})
+        """Identify everything but the texts that `prepare` depends on; equals `TextEncoder.fingerprint`."""
+        weights = hash_weights(self.network.weights if self.depth == 0 else {})
         rounded = self.depth == 0 and self.network.dtype != torch.float32
-        words = hash_of_rules(json.loads(self.tokenizer.to_str()))
+        words = hash_tokenizer(json.loads(self.tokenizer.to_str()))
         case = "-case" if self.case else ""
         return f"text-{weights}{'-bf16' * rounded}-{words}-{self.depth}-{self.max_length}{case}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str]) -> Ragged:
-        """A (1, H) vector per text if no layer was trained, else its (T,) token ids."""
-        shortened = [text[:LONGEST_TEXT] for text in texts]
+        """Return a (1, H) vector per text if no layer was trained, else (T,) token ids."""
+        shortened = [text[:MAX_CHARACTERS] for text in texts]
         ids = [row.ids for row in self.tokenizer.encode_batch(shortened)]
         if self.case:
-            ids = with_case(ids, shortened, self.case)
+            ids = insert_case_tokens(ids, shortened, self.case)
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
         if self.depth == "all":
             return tokens
@@ -125,22 +126,22 @@ class FastTextEncoder(nn.Module):
         return values[:, 0] if self.depth == 0 else self._run(values, lengths)
 
     def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Texts of like length together: (n, T) → (n, H)."""
+        """Encode texts in batches of similar length: (n, T) → (n, H)."""
         order = lengths.argsort(stable=True)
-        rows = [self.network(ids[p, : int(lengths[p[-1]])], lengths[p]) for p in order.split(PACKED)]
+        rows = [self.network(ids[p, : int(lengths[p[-1]])], lengths[p]) for p in order.split(PACKED_BATCH)]
         return torch.cat(rows)[order.argsort()]
 
     def save(self, folder: Path) -> None:
-        """The files that it was built from."""
+        """Write the files that it was built from."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.layout.items():
             (folder / name).write_bytes(content)
 
 
 class StoredBert(nn.Module):
-    """`FastBert` as a module without parameters: its state is the weights that came, as they came.
+    """`FastBert` as a module without parameters, whose state dict is the original weights.
 
-    They may be mapped from a file, and are laid out when they are loaded.
+    The weights may be mapped from a file; loading them converts them to the fast layout.
     """
 
     def __init__(self, config: Mapping[str, Any], dtype: torch.dtype) -> None:
@@ -160,8 +161,8 @@ class StoredBert(nn.Module):
         missing_keys: list[str],
         unexpected_keys: list[str],
         error_msgs: list[str],
-    ) -> None:  # what torch asks of a module that keeps state of its own
-        found, wanted = under(state_dict, prefix), dict(shapes(self.config))
+    ) -> None:  # the signature is torch's
+        found, wanted = strip_prefix(state_dict, prefix), dict(weight_shapes(self.config))
         missing_keys += [prefix + name for name in wanted if name not in found]
         unexpected_keys += [prefix + name for name in found if name not in wanted]
         wrong = [

@@ -1,4 +1,4 @@
-"""Features: the frozen outputs of every descriptor of many items, and batches made of them."""
+"""Features: frozen-layer outputs for every descriptor of many items, and batches of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mufin.data.relation import Relation
 from mufin.encode.cache import FeatureCache, key, read
 from mufin.encode.rows import Rows
 
-TINY = 1e-12  # a length this small is none
-Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → what to call with each count done
+TINY = 1e-12  # avoids division by zero
+Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → callback for counts of finished work
 
 
 def silent(job: str, total: int) -> Callable[[int], None]:
-    """Tell nobody how far a job is."""
+    """Report no progress."""
     return lambda done: None
 
 
 class Encoder(Protocol):
-    """What text and vision encoders have in common here."""
+    """Common interface of text and image encoders."""
 
     width: int
 
@@ -37,10 +37,10 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Groups:
-    """Datapoints as groups of items: point i unites what `members[offsets[i]:offsets[i + 1]]` have."""
+    """Datapoints as groups of items: point i combines `members[offsets[i]:offsets[i + 1]]`."""
 
     offsets: Ints  # (n + 1,)
-    members: Ints  # item rows
+    members: Ints  # row numbers of items
 
     @classmethod
     def singles(cls, rows: Ints) -> Groups:
@@ -56,14 +56,14 @@ class Groups:
 
 @dataclass(frozen=True)
 class Part:
-    """The descriptors of one kind in a batch, each with its place in the bags."""
+    """Descriptors of one modality in a batch, with their positions in the bags."""
 
     values: Tensor  # (u, T, ...) prepared rows, padded
     lengths: Tensor  # (u,)
-    point: Tensor  # (n,) which bag
-    slot: Tensor  # (n,) which row of it
-    encoded: bool = False  # values are the encoder's output: nothing is left to run
-    which: Tensor | None = None  # (n,) which of the values, where equal ones stand there once; else u = n
+    point: Tensor  # (n,) index of the bag
+    slot: Tensor  # (n,) row within the bag
+    encoded: bool = False  # values are final encoder outputs
+    which: Tensor | None = None  # (n,) index into values if they are deduplicated; else u = n
 
     def to(self, device: torch.device) -> Part:
         moved = (self.values, self.lengths, self.point, self.slot)
@@ -73,20 +73,20 @@ class Part:
 
     @property
     def where(self) -> tuple[Tensor, Tensor]:
-        """The place of each descriptor: its bag and its row there."""
+        """Return the bag and row of each descriptor."""
         return self.point, self.slot
 
     def each(self, rows: Tensor) -> Tensor:
-        """What was computed of the values (u, ...), for every descriptor (n, ...)."""
+        """Expand rows per unique value (u, ...) to rows per descriptor (n, ...)."""
         return rows if self.which is None else rows[self.which]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What the embedder reads: some datapoints' descriptors, texts in front of pictures."""
+    """Input of the embedder: descriptors of some datapoints, texts before images."""
 
     size: int  # B
-    width: int  # m, the longest bag
+    width: int  # m, rows of the longest bag
     text: Part | None
     image: Part | None
 
@@ -100,35 +100,35 @@ class Batch:
 
 @dataclass(frozen=True)
 class Descriptors:
-    """All descriptors of one kind: item i owns `which[offsets[i]:offsets[i + 1]]`, numbers of `rows`."""
+    """All descriptors of one modality: item i has rows `which[offsets[i]:offsets[i + 1]]` of `rows`."""
 
     rows: Ragged
     which: Ints
     offsets: Ints
-    encoded: bool = False  # rows are the encoder's output, (1, H) each
+    encoded: bool = False  # rows are final encoder outputs, (1, H) each
 
     @classmethod
     def none(cls, n: int, width: int = 1) -> Descriptors:
-        """No descriptors for n items; those of others have this width."""
+        """Return n items without descriptors; `width` is that of other items' rows."""
         rows = Ragged(np.zeros((0, width), np.float32), np.zeros(1, np.int64))
         return cls(rows, np.zeros(0, np.int64), np.zeros(n + 1, np.int64))
 
     @classmethod
     def of(cls, rows: Ragged, which: Ints, offsets: Ints) -> Descriptors:
-        """Leave out what has no content: a broken picture has no rows."""
+        """Omit descriptors without rows, such as broken images."""
         kept = rows.lengths[which] > 0
         total = offsets_of(kept.astype(np.int64))
         return cls(rows, which[kept], total[offsets])
 
     def select(self, groups: Groups) -> tuple[Ints, Ints]:
-        """The row number of every descriptor of these points, and which point it belongs to."""
+        """Return the row and the point of every descriptor of these points."""
         lengths = self.offsets[groups.members + 1] - self.offsets[groups.members]
         of_member = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.offsets))
         chosen = self.which[ranges(self.offsets[groups.members], lengths)]
         return chosen, np.repeat(of_member, lengths)
 
     def by_point(self, groups: Groups, device: torch.device) -> Relation:
-        """Which rows each of these points has."""
+        """Map each of these points to its rows."""
         chosen, point = self.select(groups)
         offsets = torch.from_numpy(offsets_of(np.bincount(point, minlength=len(groups))))
         return Relation(offsets.to(device), torch.from_numpy(chosen).to(device), len(self.rows))
@@ -136,52 +136,52 @@ class Descriptors:
 
 @dataclass(frozen=True)
 class Features:
-    """What training and prediction read instead of texts and pictures."""
+    """Input of training and prediction in place of texts and images."""
 
     text: Descriptors
     image: Descriptors
-    readings: Mapping[str, Rows] = field(default_factory=dict)  # what each signal reads of the items
+    readings: Mapping[str, Rows] = field(default_factory=dict)  # input of each signal
 
     def __len__(self) -> int:
         return len(self.text.offsets) - 1
 
     @property
     def sizes(self) -> Ints:
-        """How many descriptors each item has, (n,)."""
+        """Return the number of descriptors per item, (n,)."""
         return np.diff(self.text.offsets) + np.diff(self.image.offsets)
 
     def spread(self, rows: Ints, n: int) -> Features:
-        """The same features for n items: these `rows` (ascending) own them, the others have none."""
+        """Assign the features to `rows` (ascending) of n items; the others have none."""
         text, image = (_spread_parts(part, rows, n) for part in (self.text, self.image))
         return Features(text, image, {name: read.spread(rows, n) for name, read in self.readings.items()})
 
     def batch(self, groups: Groups) -> Batch:
-        """The bags of these points on the CPU, ready for the embedder."""
+        """Assemble these points on the CPU, ready for the embedder."""
         return Loader(self, groups, CPU).batch(torch.arange(len(groups)))
 
 
 class Loader:
-    """Datapoints whose batches are assembled on a device, where their features are if they fit."""
+    """Assembles batches on a device, which also holds the features if they fit."""
 
     def __init__(self, features: Features, groups: Groups, device: torch.device) -> None:
         self.kinds = (features.text, features.image)
         self.rows = [kind.rows.on(device) for kind in self.kinds]
         self.owned = [kind.by_point(groups, device) for kind in self.kinds]
         sizes = self.owned[0].sizes + self.owned[1].sizes
-        self.most = int(sizes.max()) if len(groups) else 0  # descriptors of a point
+        self.most = int(sizes.max()) if len(groups) else 0  # descriptors per point
 
     def batch(self, points: Tensor) -> Batch:
-        """The bags of these points (B,), ready for the embedder."""
+        """Assemble these points (B,), ready for the embedder."""
         texts, images = (owned.sizes_of(points) for owned in self.owned)  # (B,)
         width = self.most
-        if width > 1:  # else known without asking, which makes a GPU wait
+        if width > 1:  # otherwise known without a GPU synchronisation
             width = int((texts + images).max()) if len(points) else 1
         none = torch.zeros_like(texts)
         parts = self._part(0, points, none), self._part(1, points, texts)
         return Batch(len(points), max(width, 1), *parts)
 
     def _part(self, kind: int, points: Tensor, first: Tensor) -> Part | None:
-        """The descriptors of one kind; those of a point stand at `first` (B,) and behind."""
+        """Assemble one modality; the rows of each point begin at slot `first` (B,)."""
         of, rows = self.kinds[kind], self.rows[kind]
         if not len(of.which):
             return None
@@ -189,7 +189,7 @@ class Loader:
         if not len(chosen):
             return None
         which = None
-        if not of.encoded and not rows.vectors:  # what is equal goes through the encoder once
+        if not of.encoded and not rows.vectors:  # encode equal descriptors once
             unique, place = chosen.unique(return_inverse=True)
             if len(unique) < len(chosen):
                 chosen, which = unique, place
@@ -210,9 +210,9 @@ def extract(
     cached: bool = True,
     progress: Advance = silent,
 ) -> Features:
-    """Run the frozen layers over every descriptor; with `cached`, each content once and for all."""
+    """Run the frozen layers over every descriptor; `cached` reuses results stored on disk."""
     parts = []
-    for name, encoder, flat in (("texts", text, items.flat_texts), ("pictures", image, items.flat_images)):
+    for name, encoder, flat in (("texts", text, items.flat_texts), ("images", image, items.flat_images)):
         if encoder is None:
             parts.append(Descriptors.none(len(items)))
             continue
@@ -229,7 +229,7 @@ def extract(
 def first_text_of(
     items: Items, encoder: Encoder, cached: bool = True, progress: Advance = silent
 ) -> NDArray[np.float16]:
-    """(n, H) unit rows: the first text of each item by a frozen encoder; zero for one without a text."""
+    """Encode the first text of each item: unit rows (n, H), zero for an item without text."""
     offsets, texts = items.flat_texts()
     named = np.flatnonzero(np.diff(offsets))
     if not len(named):
@@ -240,7 +240,7 @@ def first_text_of(
 
 
 def first_text(texts: Descriptors) -> NDArray[np.float16]:
-    """(n, H): the encoded first text of each item at unit length; zero for one without a text."""
+    """Return the encoded first text of each item: unit rows (n, H), zero for an item without text."""
     named = np.flatnonzero(np.diff(texts.offsets))
     found = np.zeros((len(texts.offsets) - 1, texts.rows.flat.shape[1]), np.float16)
     if len(named):
@@ -252,7 +252,7 @@ def first_text(texts: Descriptors) -> NDArray[np.float16]:
 def _prepared(
     encoder: Encoder, descriptors: Sequence[Any], cached: bool, advance: Callable[[int], None]
 ) -> tuple[Ragged, Ints]:
-    """What the frozen layers make of the descriptors, and which row is whose."""
+    """Return frozen-layer outputs, and the row of each descriptor."""
     if not cached:
         return encoder.prepare(descriptors), np.arange(len(descriptors), dtype=np.int64)
     keys = np.fromiter((key(d) for d in descriptors), np.uint64, len(descriptors))
@@ -264,7 +264,7 @@ def _prepared(
 
 
 class _Chosen(Sequence[Any]):
-    """A view of some elements, so that pictures read lazily stay lazy."""
+    """A view of selected elements that keeps images lazy."""
 
     def __init__(self, of: Sequence[Any], which: Ints) -> None:
         self.of, self.which = of, which

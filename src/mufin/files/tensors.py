@@ -1,4 +1,4 @@
-"""Files of tensors: written only if every number is finite; mapped when read, checked before use."""
+"""Tensor files: written only if all values are finite, memory-mapped when read, checked before use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from mufin.errors import ModelError
-from mufin.files.folder import AGAIN
+from mufin.files.folder import RECOVERY_HINT
 from mufin.runtime.memory import release
 
-BIG = 64 << 20  # bytes; larger files are mapped, so that not all of their numbers are looked at
+MAX_SCANNED_BYTES = 64 << 20  # larger files stay mapped: scanning would read them into memory
 FLOATS = (torch.float32, torch.float16)
 INTS = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a file holds; whatever is asked of it has the shape, the kind and the range that it must have."""
+    """The tensors of a file, with getters that check shape, dtype and range."""
 
     path: Path
     all: dict[str, Tensor]
@@ -34,36 +34,36 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self.all
 
-    def get(self, name: str, shape: tuple[int | None, ...], kinds: tuple[torch.dtype, ...]) -> Tensor:
-        """The tensor of this name, shape (None: any length) and one of these types."""
+    def get(self, name: str, shape: tuple[int | None, ...], dtypes: tuple[torch.dtype, ...]) -> Tensor:
+        """Return a tensor, which must have this shape (None: any length) and one of these dtypes."""
         if name not in self.all:
             raise ModelError(f"{self.path} has no {name}: train again")
         tensor = self.all[name]
         lengths = tuple(tensor.shape)
         same = len(lengths) == len(shape) and all(w in (None, n) for n, w in zip(lengths, shape, strict=True))
-        if not same or tensor.dtype not in kinds:
+        if not same or tensor.dtype not in dtypes:
             wanted = " × ".join("any" if length is None else str(length) for length in shape)
-            raise self.wrong(f"{name} is {lengths} of {tensor.dtype}, expected {wanted} of {kinds[0]}")
+            raise self.wrong(f"{name} is {lengths} of {tensor.dtype}, expected {wanted} of {dtypes[0]}")
         return tensor
 
     def get_floats(self, name: str, *shape: int | None) -> Tensor:
-        """Numbers, in full or half precision."""
+        """Return a tensor in single or half precision."""
         return self.get(name, shape, FLOATS)
 
     def get_rows(self, name: str, limit: int, length: int | None = None) -> Tensor:
-        """(n,) int64, each of them at least 0 and below the limit."""
+        """Return (n,) int64, all values at least 0 and below the limit."""
         rows = self.get(name, (length,), (torch.int64,))
         self._check_range(name, rows, limit)
         return rows
 
     def get_offsets(self, name: str, count: int | None, total: int) -> Tensor:
-        """(count + 1,) int64 from 0 to the total, never falling; None: any count."""
+        """Return (count + 1,) int64 offsets from 0 to the total, never decreasing; None: any count."""
         offsets = self.get(name, (None if count is None else count + 1,), (torch.int64,))
         self._check_offsets(name, offsets, total)
         return offsets
 
     def get_sparse(self, name: str, shape: tuple[int, int]) -> csr_matrix:
-        """What `sparse_tensors` wrote."""
+        """Return the sparse matrix that `sparse_tensors` wrote."""
         data = self.get(f"{name}.data", (None,), (torch.float32,))
         columns = self.get(f"{name}.indices", (len(data),), INTS)
         offsets = self.get(f"{name}.indptr", (shape[0] + 1,), INTS)
@@ -72,43 +72,43 @@ class Tensors:
         return csr_matrix((data.numpy(), columns.numpy(), offsets.numpy()), shape)
 
     def wrong(self, what: str) -> ModelError:
-        """What to say of a file that does not fit."""
-        return ModelError(f"{self.path}: {what}: {AGAIN}")
+        """Return the error for a file with unexpected content."""
+        return ModelError(f"{self.path}: {what}: {RECOVERY_HINT}")
 
     def _check_range(self, name: str, rows: Tensor, limit: int) -> None:
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < limit:
-            raise self.wrong(f"{name} has {int(rows.min())} to {int(rows.max())}, expected 0 to {limit - 1}")
+            raise self.wrong(f"{name} is {int(rows.min())} to {int(rows.max())}, expected 0 to {limit - 1}")
 
     def _check_offsets(self, name: str, offsets: Tensor, total: int) -> None:
         values = offsets.numpy()
         if not len(values) or values[0] != 0 or values[-1] != total or bool(np.any(values[1:] < values[:-1])):
-            raise self.wrong(f"{name} must rise from 0 to {total}, and does not")
+            raise self.wrong(f"{name} does not increase from 0 to {total}")
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Mapped tensors; small files are also searched for values that are not finite."""
+    """Memory-map a tensor file; small files are also checked for values that are not finite."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
-    if path.stat().st_size <= BIG:
+        raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
+    if path.stat().st_size <= MAX_SCANNED_BYTES:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModelError(f"{path}: tensor {name!r} has values that are not finite; train again")
-        for tensor in list(tensors.values())[:1]:  # all are views of one mapping
+        for tensor in list(tensors.values())[:1]:  # all share one mapping
             release(tensor, path)
     return Tensors(path, tensors)
 
 
 def sparse_tensors(name: str, matrix: csr_matrix) -> Iterator[tuple[str, Tensor]]:
-    """The three arrays of a sparse matrix."""
+    """Yield the three arrays of a sparse matrix."""
     for part in ("data", "indices", "indptr"):
         yield f"{name}.{part}", torch.from_numpy(getattr(matrix, part))
 
 
 def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """A safetensors file, as open to others as any."""
+    """Write a safetensors file with the default permissions."""
     ready = {}
     for name, tensor in tensors:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -122,10 +122,10 @@ def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         save_file(ready, path)
     except SafetensorError as error:
         raise disk_error(path, error) from None
-    path.chmod(mode)  # safetensors makes its files private; these are as open as the others
+    path.chmod(mode)  # safetensors makes its files private
 
 
 def disk_error(path: Path, error: Exception) -> OSError:
-    """The OSError behind what a library in another language says of a file that it could not write."""
+    """Convert the error of a native library that could not write a file to an OSError."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(found[1]) if found else errno.EIO, str(error), str(path))

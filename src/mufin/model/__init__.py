@@ -1,1 +1,1 @@
-"""The trained model: what it knows, what it answers, how it is stored."""
+"""The trained model: its labels, its predictions and its folder."""

@@ -1,4 +1,4 @@
-"""What a model is, as plain facts."""
+"""Summarise a model folder and compare settings with presets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from safetensors import SafetensorError, safe_open
 
 from mufin.config import Config
 from mufin.errors import ConfigError, ModelError
-from mufin.files.folder import AGAIN, check_part
-from mufin.model.manifest import read_facts
+from mufin.files.folder import RECOVERY_HINT, check_part
+from mufin.model.manifest import read_model_manifest
 from mufin.presets import PRESETS
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Labels, encoders, settings and size of the model in a folder, from its files and without torch."""
-    manifest = read_facts(folder)
-    config = _config(check_part(folder, manifest["parts"]["config.toml"]))
-    has_centroid, alpha, descriptors = _labels(check_part(folder, manifest["parts"]["labels.safetensors"]))
+    """Summarise the labels, encoders, settings and size of a model from its files, without torch."""
+    manifest = read_model_manifest(folder)
+    config = _read_config(check_part(folder, manifest["parts"]["config.toml"]))
+    has_centroid, alpha, descriptors = _label_facts(
+        check_part(folder, manifest["parts"]["labels.safetensors"])
+    )
     preset, changed = nearest_preset(config)
     return {
         "model": str(folder),
@@ -34,7 +36,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "modalities": config.modalities,
         "text_encoder": config.text.model,
         "vision_encoder": config.vision.model if config.modalities != "text" else None,
-        "memory": _points(check_part(folder, manifest["parts"]["points.safetensors"])),
+        "memory": _count_points(check_part(folder, manifest["parts"]["points.safetensors"])),
         "mixture": manifest["mixture"].get("weights", {}),
         "alpha": _quantiles(alpha.astype(np.float32)),
         "preset": preset,
@@ -42,41 +44,41 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def _config(path: Path) -> Config:
+def _read_config(path: Path) -> Config:
     try:
         return Config.read(path)
     except ConfigError as error:
         raise ModelError(str(error)) from None
 
 
-def _labels(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
-    """Which labels have a centroid (L,), α (L,), and how many descriptors they have in all."""
+def _label_facts(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
+    """Read which labels have a centroid (L,), their α (L,), and their total number of descriptors."""
     try:
         with safe_open(path, framework="np") as file:
             rows = file.get_slice("bags").get_shape()[0]
             return file.get_tensor("has_centroid"), file.get_tensor("alpha"), int(rows)
     except (SafetensorError, OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
+        raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
 
 
-def _points(path: Path) -> int:
-    """How many training points are remembered."""
+def _count_points(path: Path) -> int:
+    """Count the remembered training points."""
     try:
         with safe_open(path, framework="np") as file:
             return int(file.get_slice("offsets").get_shape()[0]) - 1
     except (SafetensorError, OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
+        raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
 
 
 def nearest_preset(config: Config) -> tuple[str, list[str]]:
-    """The preset that needs the fewest changes to become these settings, and the changes."""
+    """Return the preset closest to these settings, and the changes to it."""
     options = {name: differences(config, Config.preset(name)) for name in PRESETS}
     name = min(options, key=lambda name: len(options[name]))
     return name, options[name]
 
 
 def differences(config: Config, base: Config) -> list[str]:
-    """The settings that are not as in `base`, each as `--set` takes it.
+    """List the settings that differ from `base`, in the form that `--set` accepts.
 
     >>> differences(Config().override(["rank.beta=0.5"]), Config())
     ['rank.beta=0.5']
@@ -93,10 +95,10 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _quantiles(alpha: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Smallest, quartiles and largest α, and the share of labels that are as good as untrained (α > 0.99)."""
+    """Return minimum, quartiles and maximum of α, and the share of nearly untrained labels (α > 0.99)."""
     if not len(alpha):
         return {}
     names = ("min", "25%", "median", "75%", "max")
     values = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1])
-    shares = {name: round(float(value), 4) for name, value in zip(names, values, strict=True)}
-    return shares | {"one": round(float((alpha > 0.99).mean()), 4)}
+    quantiles = {name: round(float(value), 4) for name, value in zip(names, values, strict=True)}
+    return quantiles | {"one": round(float((alpha > 0.99).mean()), 4)}

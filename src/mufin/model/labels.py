@@ -1,4 +1,4 @@
-"""Labels: all that a trained model knows of its labels, computed once and read at every prediction."""
+"""Store the labels of a trained model: computed once, read at every prediction."""
 
 from __future__ import annotations
 
@@ -20,48 +20,50 @@ from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import Index
 from mufin.retrieve.entries import Entries, Kind
 
-FEW = 50_000
+NAME_CACHE_LIMIT = 50_000  # labels whose ids and first texts are kept as Python objects
 
 
 @dataclass(frozen=True)
 class Labels:
-    """One row a label. Never changed in place: adding and removing give new Labels."""
+    """All labels, one per row. Immutable: adding and removing labels return new Labels."""
 
-    items: Items  # ids, texts, small pictures
-    bags: PackedBags  # Ẑ¹, half precision: it is read at random places, so its bytes are what it costs
-    weights: Tensor  # (L, D) w_l, half precision
-    alpha: Tensor  # (L,) α_l; 1 for a label without training
+    items: Items  # ids, texts, thumbnails
+    bags: PackedBags  # Ẑ¹, in half precision since random reads are limited by memory bandwidth
+    weights: Tensor  # (L, D) w_l, in half precision
+    alpha: Tensor  # (L,) α_l; 1 for an untrained label
     centroids: Tensor  # (L, D) μ_l
     has_centroid: Tensor  # (L,) bool
-    frequency: Tensor  # (L,) how many training points had the label
-    alive: Tensor  # (L,) bool; False once removed, until the model is saved
-    own_items: bool  # datapoints and labels are the same things: an item is never its own label
-    untrained: float = 1.0  # w = untrained · ẑ for a label without training, see `train/assemble.py`
+    frequency: Tensor  # (L,) number of training points with the label
+    alive: Tensor  # (L,) bool; False for removed labels, whose rows remain until the model is saved
+    own_items: bool  # datapoints are labels themselves; an item is never its own label
+    untrained: float = 1.0  # κ: w = κ ẑ for an untrained label, see `train/assemble.py`
 
     def __len__(self) -> int:
         return int(self.alive.sum())
 
     def names(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
-        """Id and first text of these rows, by row."""
-        if self._few is not None:
-            return {row: self._few[row] for row in rows.tolist()}
+        """Return id and first text of each row, by row."""
+        if self._name_cache is not None:
+            return {row: self._name_cache[row] for row in rows.tolist()}
         ids, texts = (column.take(pa.array(rows)) for column in (self.items.ids, self.items.texts))
-        return dict(zip(rows.tolist(), _named(ids, texts), strict=True))
+        return dict(zip(rows.tolist(), _ids_and_first_texts(ids, texts), strict=True))
 
     @cached_property
-    def _few(self) -> list[tuple[str, str]] | None:
-        """All of them, if they are few: a look into a list is faster than one into a table."""
-        return _named(self.items.ids, self.items.texts) if len(self.items) <= FEW else None
+    def _name_cache(self) -> list[tuple[str, str]] | None:
+        """Id and first text of all labels as a list, faster to read than a table; None if too many."""
+        if len(self.items) > NAME_CACHE_LIMIT:
+            return None
+        return _ids_and_first_texts(self.items.ids, self.items.texts)
 
     def entries(self, kinds: Sequence[Kind]) -> Entries:
-        """What these labels put into the index."""
+        """Return the index entries of these labels."""
         bags = self.bags
         return Entries.build(
             bags.rows.float(), bags.offsets, self.centroids, self.has_centroid, kinds, vectors=bags.whole
         )
 
     def classifiers(self, rows: Tensor) -> Tensor:
-        """w_l (..., D) of these rows (...)."""
+        """Return w_l (..., D) of these rows (...)."""
         return F.embedding(rows, self.weights).float()
 
     def similarity(
@@ -72,13 +74,13 @@ class Labels:
         z: Bag | None = None,
         index: Index | None = None,
     ) -> Tensor:
-        """a = max ⟨x̂, v⟩ over what labels `rows` (B, K) have in an index of these kinds, for x̂ (B, D).
+        """Return a = max ⟨x̂, v⟩ (B, K) over the index entries v of labels `rows` (B, K), for x̂ (B, D).
 
-        Their bags z (B, K, n, D) may be given, or the index itself: it may know a faster way.
+        Pass the bags z (B, K, n, D) if already gathered; an approximate index computes a faster.
         """
         if isinstance(index, ApproximateIndex):
             return index.of_labels(x, rows)
-        z, some = z or self.bags.take(rows), rows.clamp(min=0)
+        z, valid = z or self.bags.take(rows), rows.clamp(min=0)
         best = torch.full(rows.shape, -torch.inf, device=x.device)
         if "bag" in kinds:
             own = torch.bmm(z.values.flatten(1, 2), x[..., None]).view(z.mask.shape)
@@ -88,12 +90,12 @@ class Labels:
             own = torch.bmm(z.vector(), x[..., None])[..., 0]
             best = torch.maximum(best, own.masked_fill(~z.mask.any(-1), -torch.inf))
         if "centroid" in kinds:
-            own = torch.bmm(F.embedding(some, self.centroids), x[..., None])[..., 0]
-            best = torch.maximum(best, own.masked_fill(~self.has_centroid[some], -torch.inf))
+            own = torch.bmm(F.embedding(valid, self.centroids), x[..., None])[..., 0]
+            best = torch.maximum(best, own.masked_fill(~self.has_centroid[valid], -torch.inf))
         return best.masked_fill(rows < 0, -torch.inf)
 
     def allowed(self, allow: Sequence[str] | None, deny: Sequence[str]) -> Tensor | None:
-        """Filters by id as a mask (L,); None if there are none."""
+        """Return filters by id as a mask (L,), or None without filters."""
         if allow is None and not deny:
             return None
         mask = torch.full_like(self.alive, allow is None)
@@ -103,31 +105,31 @@ class Labels:
             mask[self.rows(deny)] = False
         return mask
 
-    def living(self, allowed: Tensor | None = None) -> Tensor | None:
-        """Which labels live, and are allowed (L,) bool; None if that is all of them."""
+    def eligible(self, allowed: Tensor | None = None) -> Tensor | None:
+        """Return a mask (L,) of labels that are allowed and not removed, or None if that is all labels."""
         if allowed is not None:
             return self.alive & allowed
-        return None if self._all_live else self.alive
+        return None if self._all_alive else self.alive
 
     @cached_property
-    def _all_live(self) -> bool:
+    def _all_alive(self) -> bool:
         return bool(self.alive.all())
 
     def has(self, id: str) -> bool:
-        """Whether there is a living label of this id."""
+        """Return whether there is a label with this id that has not been removed."""
         row = int(self.items.rows([id])[0])
         return row >= 0 and bool(self.alive[row])
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
-        """The row of each id; an id that is unknown or removed is an error."""
+        """Return the row of each id; raise a UsageError for an unknown or removed id."""
         rows = self.items.rows(list(ids))
         for name, row in zip(ids, rows, strict=True):
             if row < 0 or not self.alive[row]:
-                raise UsageError(f"there is no label {name!r} in this model")
+                raise UsageError(f"this model has no label {name!r}")
         return rows
 
     def align(self, relation: csr_matrix, labels: Items) -> csr_matrix:
-        """Columns of a catalogue's labels (n, L) as columns of these; what is not here is dropped."""
+        """Map a relation (n, L) from a catalogue's labels to these labels; drop unknown labels."""
         if relation.shape[1] == len(self.items) and labels.ids.equals(self.items.ids):
             return relation
         pairs = relation.tocoo()
@@ -137,7 +139,7 @@ class Labels:
         return csr_matrix((np.ones(int(known.sum()), bool), (pairs.row[known], columns[known])), shape=shape)
 
     def added(self, items: Items, bags: PackedBags) -> Labels:
-        """With these labels after the others: w = ẑ to the scale of the others, no centroid."""
+        """Append untrained labels: w = κ ẑ, no centroid."""
         n, z = len(items), bags.vectors()
         return replace(
             self,
@@ -152,14 +154,14 @@ class Labels:
         )
 
     def removed(self, rows: np.ndarray) -> Labels:
-        """Without these rows; the others keep their numbers."""
+        """Mark these rows as removed; the other rows keep their numbers."""
         alive = self.alive.clone()
         alive[torch.from_numpy(rows).to(alive.device)] = False
         return replace(self, alive=alive)
 
     def compact(self) -> Labels:
-        """Only the living rows, numbered anew."""
-        if bool(self.alive.all()):
+        """Drop removed rows and renumber the others."""
+        if self._all_alive:
             return self
         kept = self.alive.nonzero()[:, 0].cpu()
         return Labels(
@@ -169,11 +171,12 @@ class Labels:
         )  # fmt: skip
 
     def to(self, device: torch.device) -> Labels:
+        """Move all tensors to the device."""
         names = ("bags", "weights", "alpha", "centroids", "has_centroid", "frequency", "alive")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def _named(ids: pa.ChunkedArray, texts: pa.ChunkedArray) -> list[tuple[str, str]]:
-    """Id and first text of each."""
+def _ids_and_first_texts(ids: pa.ChunkedArray, texts: pa.ChunkedArray) -> list[tuple[str, str]]:
+    """Pair each id with its first text, or "" if it has none."""
     rows = zip(ids.to_pylist(), texts.to_pylist(), strict=True)
-    return [(id, next(iter(some or ()), "")) for id, some in rows]
+    return [(id, next(iter(own or ()), "")) for id, own in rows]

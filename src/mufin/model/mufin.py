@@ -1,4 +1,4 @@
-"""Mufin: a trained model — embed, shortlist, recommend, add and remove labels."""
+"""Define Mufin, a trained model: embed, shortlist, recommend, add and remove labels."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from mufin.signals.compatibility import Compatibility
 from mufin.signals.evidence import evidence, proposed, read
 from mufin.signals.mixture import PAPER_BETA, RARITY, Evidence, Mixture
 
-CHUNK = 256  # queries ranked at a time: bounds the memory of (B, 100, m, D)
+QUERIES_PER_CHUNK = 256  # ranked at a time, which bounds the memory of (B, 100, m, D)
 
 
 class Mufin:
-    """A model ready to predict; `fit` makes one, `load` reads one."""
+    """A model ready to predict; create one with `fit` or read one with `load`."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Mufin:
         self.labels, self.signals = labels, tuple(signals)
         self.points = Lists.none(0, labels.alive.device) if points is None else points
         self.index = index or self._new_index()
-        self.exact = True  # encoders as they were trained; `load` may have chosen a faster form
-        # the manifest of each folder that it was read from or saved to
+        self.exact = True  # encoders are as trained; False if `load` chose a faster form
+        # manifest of each folder that the model was read from or saved to
         self.saved: dict[Path, dict[str, Any]] = {}
 
     def _new_index(self) -> Index:
@@ -69,19 +69,20 @@ class Mufin:
         )
 
     def point_vectors(self) -> Tensor | None:
-        """x̂¹ (M, D) of the remembered points, if a signal keeps them."""
+        """Return x̂¹ (M, D) of the remembered points, or None if no signal keeps them."""
         return next((found for signal in self.signals if (found := signal.point_vectors()) is not None), None)
 
     @property
     def known(self) -> Known:
-        """What the signals share."""
+        """Return the parts of the model that all signals share."""
         entries = tuple(self.config.retrieve.entries)
         return Known(self.labels, self.index, entries, self.embedder, self.ranker, self.points)
 
     @property
-    def says(self) -> dict[str, str]:
-        """The parts of a score, and what each says, for people."""
-        return {**{signal.name: signal.says for signal in self.signals}, RARITY: "how rare the label is"}
+    def part_descriptions(self) -> dict[str, str]:
+        """Return a short description of each part of a score, for users."""
+        descriptions = {signal.name: signal.description for signal in self.signals}
+        return descriptions | {RARITY: "how rare the label is"}
 
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
@@ -89,49 +90,49 @@ class Mufin:
     # -- items to queries ------------------------------------------------------------------------------------
 
     def embed(self, items: Item | Sequence[Item]) -> Bag:
-        """X̂¹ of each item, padded: values (B, m, D), mask (B, m); `.vector()` gives x̂¹."""
-        table = self._table(items).only(self.config.modalities)
+        """Embed items: X̂¹ per item, padded, values (B, m, D) and mask (B, m); `.vector()` is x̂¹."""
+        table = self._as_items(items).only(self.config.modalities)
         features = self.embedder.features(table, cached=False)
         with torch.no_grad():
             bag: Bag = self.embedder(features.batch(Groups.singles(np.arange(len(table)))))
         return bag
 
     def features(self, items: Items, cached: bool = False, progress: Advance = silent) -> Features:
-        """The frozen outputs of the descriptors that this model looks at, and what its signals read."""
+        """Compute the frozen encoder outputs of the items and the inputs of the signals."""
         return read(self.embedder, self.signals, items.only(self.config.modalities), cached, progress)
 
     def query(self, features: Features, groups: Groups | None = None) -> Query:
-        """Groups of items, or each by itself, ready to be ranked."""
+        """Embed groups of items (default: one group per item) as queries for `rank`."""
         groups = groups or Groups.singles(np.arange(len(features)))
         return Query(self.known, self.embedder.embed(features, groups), grouped(features, groups))
 
     # -- queries to labels -----------------------------------------------------------------------------------
 
     def shortlist(self, items: Item | Sequence[Item], k: int | None = None) -> Shortlist:
-        """R: the k nearest unique labels of each item by similarity alone."""
-        table = self._table(items)
+        """Return R, the k nearest labels of each item by similarity alone."""
+        table = self._as_items(items)
         wanted = k or self.config.retrieve.shortlist
         return self.index.search(
-            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.living()
+            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.eligible()
         )
 
     @torch.no_grad()
     def rank(
         self, query: Query, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
     ) -> Ranked:
-        """The k best labels of each query; `exclude` (B, L) holds labels not to be shown for a query."""
+        """Return the k best labels of each query, without those in `exclude` (B, L)."""
         if k < 1:
-            raise UsageError(f"k is {k}; ask for at least one label")
+            raise UsageError(f"k is {k}; expected at least 1")
         device = query.bags.rows.device
         if not len(self.labels.alive) or not len(query):
-            return Ranked.nothing(len(query), device)
+            return Ranked.empty(len(query), device)
         with inference_mode(device):
-            parts = [self._best(*part, k) for part in self._candidates(query, k, exclude, allowed)]
-            return Ranked.join(parts)
+            chunks = self._candidates(query, k, exclude, allowed)
+            return Ranked.join([self._top_k(*chunk, k) for chunk in chunks])
 
     @torch.no_grad()
     def candidates(self, query: Query, exclude: csr_matrix | None = None) -> tuple[Tensor, Evidence]:
-        """The labels (B, K) that each query is ranked over, −1 where fewer, and the evidence of each."""
+        """Return the candidate labels (B, K) of each query, padded with −1, and their evidence."""
         labels, found = zip(*self._candidates(query, 1, exclude, None), strict=True)
         width = max(part.shape[1] for part in labels)
         padded = [F.pad(part, (0, width - part.shape[1]), value=-1) for part in labels]
@@ -140,10 +141,10 @@ class Mufin:
     def _candidates(
         self, query: Query, k: int, exclude: csr_matrix | None, allowed: Tensor | None
     ) -> Iterator[tuple[Tensor, Evidence]]:
-        """Chunk by chunk: what the signals propose, and the evidence for it."""
-        query = replace(query, known=self.known, exclude=exclude, allowed=self.labels.living(allowed))
+        """Yield the candidates that the signals propose and their evidence, chunk by chunk."""
+        query = replace(query, known=self.known, exclude=exclude, allowed=self.labels.eligible(allowed))
         width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
-        chunk = 2 * CHUNK if query.bags.rows.is_cuda else CHUNK  # what one pass of a search on a GPU takes
+        chunk = QUERIES_PER_CHUNK * (2 if query.bags.rows.is_cuda else 1)  # one pass of a GPU search
         for start in range(0, len(query), chunk):
             rows = np.arange(start, min(start + chunk, len(query)), dtype=np.int64)
             part = query if len(rows) == len(query) else query.take(rows)
@@ -152,11 +153,11 @@ class Mufin:
 
     @torch.no_grad()
     def evidence(self, query: Query, rows: Tensor) -> Evidence:
-        """The evidence for labels (B, K), whether or not they would be candidates."""
+        """Return the evidence for labels (B, K), whether or not they are candidates."""
         return evidence(self.signals, query, Candidates(rows, self.labels))
 
-    def _best(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
-        """The k candidates of the highest score."""
+    def _top_k(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
+        """Return the k candidates with the highest scores."""
         score = self.mixture.score(found)
         probability = self.mixture.probability(score)
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
@@ -181,7 +182,7 @@ class Mufin:
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
     ) -> list[Hit] | list[list[Hit]]:
-        """The k best labels of an item, or of each, among `allow` if given, never of `deny`."""
+        """Return the k best labels of an item, or of each item; only from `allow`, if given, never `deny`."""
         listed = [items] if isinstance(items, Item) else list(items)
         if not listed:
             return []
@@ -192,14 +193,14 @@ class Mufin:
         return hits[0] if isinstance(items, Item) else hits
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:
-        """Rows of numbers as hits with ids and first texts."""
+        """Convert ranked rows to hits with ids and first texts."""
         rows = np.unique(ranked.labels.cpu().numpy())
         terms = self.mixture.terms
         columns = [column.name for column in terms.columns]
         return ranked.hits(self.labels.names(rows[rows >= 0]), terms.parts, columns)
 
     def own_labels(self, items: Items) -> csr_matrix | None:
-        """(B, L): the label that each item is itself, where datapoints and labels are the same things."""
+        """Return the label (B, L) that each item is itself, or None if items are not labels."""
         if not self.labels.own_items:
             return None
         rows = self.labels.items.rows(items.ids)
@@ -208,9 +209,9 @@ class Mufin:
 
     @torch.no_grad()
     def score(self, bags: PackedBags, candidates: PackedBags) -> Tensor:
-        """s (B, C) of each bag with each candidate, as a label without training: w = ẑ, no memory.
+        """Return s (B, C) of each bag and each candidate, scored as an untrained label: w = ẑ, no memory.
 
-        A learnt mixture says nothing about such labels: then β is the paper's.
+        Uses the paper's β if the mixture is learnt, since that is not fitted to untrained labels.
         """
         beta = PAPER_BETA if self.config.rank.beta == "learnt" else self.config.rank.beta
         c, a = self.ranker.untrained(bags, candidates)
@@ -219,11 +220,11 @@ class Mufin:
     # -- labels come and go ----------------------------------------------------------------------------------
 
     def add_labels(self, items: Item | Sequence[Item]) -> None:
-        """Labels that can be recommended at once, without training: α = 1, no centroid."""
-        table = self._table(items)
+        """Add labels without training (α = 1, no centroid); they can be recommended at once."""
+        table = self._as_items(items)
         if not len(table):
             return
-        self._check_new(table.ids.to_pylist())
+        self._check_new_ids(table.ids.to_pylist())
         fresh = self._label_query(table)
         kept = thumbnails(table) if self.config.run.pictures else table.only("text")
         before = len(self.labels.alive)
@@ -233,60 +234,60 @@ class Mufin:
         entries = self.labels.entries(self.config.retrieve.entries).only(last)
         if len(entries):
             self.index = self.index.added(entries.vectors, entries.labels)
-        else:  # an index of centroids alone: these labels cannot be found, but they are there
+        else:  # the index holds centroids only, which new labels lack: search cannot find them
             self.index = self._new_index()
 
     def _label_query(self, table: Items) -> Query:
-        """New labels, which are read as in training."""
+        """Embed new labels, reading the same modalities as in training."""
         read_as = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
         features = read(self.embedder, self.signals, read_as, cached=False)
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"label {table[int(i)].id!r} has nothing to look at; give it a text or an image "
+                f"label {table[int(i)].id!r} has no text or readable image; add one "
                 f"(this model reads: {self.config.modalities})"
             )
         return self.query(features)
 
-    def _check_new(self, ids: list[str]) -> None:
-        """Ids that no living label has; a removed label's row is given up before its id is used again."""
+    def _check_new_ids(self, ids: list[str]) -> None:
+        """Reject empty and taken ids; compact the labels if a removed label's id is used again."""
         rows = self.labels.items.rows(ids)
-        living = self.labels.alive.cpu().numpy()
+        alive = self.labels.alive.cpu().numpy()
         seen: set[str] = set()
         for name, row in zip(ids, rows, strict=True):
-            if not name or name in seen or (row >= 0 and living[row]):
-                raise UsageError(f"label id {name!r} is taken or empty; give each label an id of its own")
+            if not name or name in seen or (row >= 0 and alive[row]):
+                raise UsageError(f"label id {name!r} is taken or empty; choose a unique id")
             seen.add(name)
         if (rows >= 0).any():
             self.compact()
 
     def remove_labels(self, ids: str | Sequence[str]) -> None:
-        """Labels that are never recommended again; gone from the folder when the model is next saved."""
+        """Remove labels at once; the model folder loses them at the next save."""
         listed = [ids] if isinstance(ids, str) else list(ids)
         self.labels = self.labels.removed(self.labels.rows(listed))
 
     def compact(self) -> None:
-        """Give up the rows of removed labels, in the index and in the memory too."""
+        """Drop the rows of removed labels, also from the index and the memory."""
         alive = self.labels.alive
         if bool(alive.all()):
             return
         labels = alive.nonzero()[:, 0].cpu().numpy()
         left = self.points.kept(labels, len(alive), np.arange(len(self.points)))
-        points = left.offsets.diff().nonzero()[:, 0].cpu().numpy()  # those that still have a label
+        points = left.offsets.diff().nonzero()[:, 0].cpu().numpy()  # points that still have a label
         self.points = self.points.kept(labels, len(alive), points)
         self.signals = tuple(signal.keep(labels, points) for signal in self.signals)
         self.labels = self.labels.compact()
         self.index = self._new_index()
 
     def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
-        """Remember these items as training points of these labels, without training: they vote at once.
+        """Add items with their labels to the memory, without training; they vote at once.
 
-        A label that is given to an item several times counts once.
+        A label listed several times for an item counts once.
         """
-        table = self._table(items)
+        table = self._as_items(items)
         if not self.config.memory.neighbours:
-            raise UsageError("this model has no memory; train with memory.neighbours = 50 or so")
+            raise UsageError("this model has no memory; train one with, for example, memory.neighbours = 50")
         if len(table) != len(labels):
-            raise UsageError(f"{len(table)} items, but labels for {len(labels)}; give one list an item")
+            raise UsageError(f"{len(table)} items, but {len(labels)} lists of labels; give one list per item")
         rows = [self.labels.rows([ids] if isinstance(ids, str) else ids) for ids in labels]
         device = self.labels.alive.device
         offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
@@ -299,16 +300,16 @@ class Mufin:
         self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
 
     def _query(self, table: Items) -> Query:
-        """Each item by itself; none of them may be empty."""
+        """Embed each item as a query; raise a UsageError for an item without content."""
         features = self.features(table)
         for i in np.flatnonzero(features.sizes == 0):
             raise UsageError(
-                f"item {table[int(i)].id or int(i)!r} has nothing to look at: no text, no readable image "
+                f"item {table[int(i)].id or int(i)!r} has no text or readable image "
                 f"(this model reads: {self.config.modalities})"
             )
         return self.query(features)
 
-    def _table(self, items: Item | Sequence[Item]) -> Items:
+    def _as_items(self, items: Item | Sequence[Item]) -> Items:
         listed = [items] if isinstance(items, Item) else list(items)
         for item in listed:
             if not isinstance(item, Item):

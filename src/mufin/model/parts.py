@@ -1,4 +1,4 @@
-"""The parts of a model folder, as they are written, and as they are checked before anything uses them."""
+"""Write the parts of a model folder, and read them with validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mufin.data.pictures import StoredPictures
 from mufin.encode.bag import PackedBags
 from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ModelError, UsageError
-from mufin.files.folder import AGAIN
+from mufin.files.folder import RECOVERY_HINT
 from mufin.files.tensors import FLOATS, read_tensors, write_tensors
 from mufin.model.labels import Labels
 from mufin.rank.ranker import Ranker
@@ -31,9 +31,9 @@ from mufin.retrieve.lists import Lists
 from mufin.signals.base import Signal
 from mufin.signals.compatibility import Compatibility
 
-PICTURES = 64 << 20  # bytes of label pictures that are held in memory; more stay in their file
-GROUP = 1024  # labels per row group: what is read for one picture
-PER_LABEL = ("weights", "alpha", "centroids", "has_centroid", "frequency")
+IMAGE_BYTES_IN_MEMORY = 64 << 20  # label images beyond this total size stay in their file
+LABELS_PER_ROW_GROUP = 1024  # a row group is read for one image
+LABEL_TENSORS = ("weights", "alpha", "centroids", "has_centroid", "frequency")
 
 Files = dict[str, Path]
 
@@ -41,31 +41,35 @@ Files = dict[str, Path]
 # -- the network ---------------------------------------------------------------------------------------------
 
 
-def networks(embedder: Embedder, ranker: Ranker, signals: Sequence[Signal]) -> dict[str, nn.Module]:
-    """Everything with weights, by the name under which they are stored."""
-    own = {f"signals.{signal.name}": signal.network for signal in signals if signal.network is not None}
-    return {"embedder": embedder, "ranker": ranker, **own}
+def named_networks(embedder: Embedder, ranker: Ranker, signals: Sequence[Signal]) -> dict[str, nn.Module]:
+    """Return all modules with weights by the names they are stored under."""
+    of_signals = {
+        f"signals.{signal.name}": signal.network for signal in signals if signal.network is not None
+    }
+    return {"embedder": embedder, "ranker": ranker, **of_signals}
 
 
 def write_network(path: Path, modules: dict[str, nn.Module]) -> None:
-    """Encoders, projections, A_S, A_C, and the networks that signals bring."""
+    """Write the weights of encoders, projections, A_S, A_C and signals."""
     named = (
         (f"{name}.{key}", t) for name, module in modules.items() for key, t in module.state_dict().items()
     )
     write_tensors(path, named)
 
 
-def fill_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict[str, Tensor]:
-    """The stored weights, into modules of the same layout; gives them by name.
+def read_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict[str, Tensor]:
+    """Load the stored weights into modules of the same layout; return the weights by name.
 
-    They are mapped from the file or, if `exact`, copied: last digits depend on where in memory they begin.
+    They are memory-mapped, or copied if `exact`, since the last digits of results depend on memory alignment.
     """
     tensors = read_tensors(path).all
     if exact:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise ModelError(f"{path}: {name} is of {tensor.dtype}, expected torch.float32: {AGAIN}")
+            raise ModelError(
+                f"{path}: {name} has dtype {tensor.dtype}, expected torch.float32: {RECOVERY_HINT}"
+            )
     for name, module in modules.items():
         prefix = f"{name}."
         own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
@@ -73,7 +77,7 @@ def fill_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict
             module.load_state_dict(own, assign=True)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
-            raise ModelError(f"{path} does not fit its settings ({reason})") from None
+            raise ModelError(f"{path} does not match the settings ({reason}): {RECOVERY_HINT}") from None
     return tensors
 
 
@@ -81,12 +85,12 @@ def fill_network(path: Path, modules: dict[str, nn.Module], exact: bool) -> dict
 
 
 def write_labels(labels: Labels, folder: Path) -> None:
-    """What the model knows of its labels, and their texts and pictures."""
+    """Write the tensors, texts and images of labels."""
     write_tensors(folder / "labels.safetensors", _label_tensors(labels))
-    # without Arrow's own copy of the schema, the bytes depend on the labels alone
+    # Without the Arrow schema, the bytes of the file depend on the labels alone.
     table = _label_table(labels.items)
     path = folder / "labels.parquet"
-    pq.write_table(table, path, compression="zstd", store_schema=False, row_group_size=GROUP)
+    pq.write_table(table, path, compression="zstd", store_schema=False, row_group_size=LABELS_PER_ROW_GROUP)
 
 
 def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
@@ -94,27 +98,26 @@ def _label_tensors(labels: Labels) -> Iterator[tuple[str, Tensor]]:
     yield "offsets", labels.bags.offsets
     if labels.bags.whole is not None:
         yield "whole", labels.bags.whole
-    for name in PER_LABEL:
+    for name in LABEL_TENSORS:
         yield name, getattr(labels, name)
 
 
 def _label_table(items: Items) -> pa.Table:
-    """Ids, texts and, where there are any, small pictures."""
-    offsets, pictures = items.flat_images()
-    if not len(pictures):
+    """Return ids, texts and, if there are any, thumbnails."""
+    offsets, images = items.flat_images()
+    if not len(images):
         return items.table
-    # A label added from a file brings paths; the folder must not depend on files elsewhere.
-    rows = [[read_bytes(p) for p in pictures[start:end]] for start, end in pairwise(offsets)]
+    # Labels added from a file may have paths, but the folder must not depend on other files.
+    rows = [[read_bytes(image) for image in images[start:end]] for start, end in pairwise(offsets)]
     return items.table.append_column("images", pa.array(rows, pa.list_(pa.binary())))
 
 
 def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Labels:
-    """What the model knows of its labels."""
+    """Read the labels of a model."""
     items = _read_items(files["labels.parquet"])
     if len(items) != manifest["labels"]:
-        raise ModelError(
-            f"{files['labels.parquet']} has {len(items)} labels, expected {manifest['labels']}: {AGAIN}"
-        )
+        path, expected = files["labels.parquet"], manifest["labels"]
+        raise ModelError(f"{path} has {len(items)} labels, expected {expected}: {RECOVERY_HINT}")
     tensors = read_tensors(files["labels.safetensors"])
     n, dim = len(items), config.embed.dim
     rows = tensors.get_floats("bags", None, dim)
@@ -133,26 +136,26 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Label
 
 def _read_items(path: Path) -> Items:
     try:
-        lazy = keeps_pictures(path, PICTURES)
+        lazy = keeps_pictures(path, IMAGE_BYTES_IN_MEMORY)
         file = pq.ParquetFile(path)
         schema = file.schema_arrow
         if "images" in schema.names and schema.field("images").type.value_type != pa.binary():
-            raise CatalogueError("images must be bytes: a path would publish a file of this machine")
+            raise CatalogueError("images must be bytes, since a path could expose a local file")
         columns = [name for name in schema.names if name != "images" or not lazy]
-        # one chunk: a chunk per row group would cost a millisecond whenever rows are taken
+        # Combine chunks: with one per row group, each `take` would cost a millisecond.
         table = file.read(columns=columns).combine_chunks()
         table.validate(full=True)
         items = Items.from_table(table)
         return Items(items.table, StoredPictures(path)) if lazy else items
     except (pa.ArrowException, OSError, CatalogueError, AttributeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): {AGAIN}") from None
+        raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
 
 
 # -- the index and the remembered points ---------------------------------------------------------------------
 
 
 def write_index(index: Index, how: How, like: Tensor | None, folder: Path) -> None:
-    """The entries and, also where a GPU does without, what a CPU searches them by."""
+    """Write the entries and, if needed for search on a CPU, an approximate index."""
     entries = index.entries
     tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
     write_tensors(folder / "index.safetensors", tensors)
@@ -162,7 +165,7 @@ def write_index(index: Index, how: How, like: Tensor | None, folder: Path) -> No
 
 
 def read_index(files: Files, n_labels: int, config: Config, device: torch.device) -> Index:
-    """The stored index, mapped."""
+    """Read the index, memory-mapped."""
     tensors = read_tensors(files["index.safetensors"])
     vectors = tensors.get("vectors", (None, config.embed.dim), (torch.float32,))
     labels = tensors.get_rows("labels", n_labels, len(vectors))
@@ -176,12 +179,12 @@ def read_index(files: Files, n_labels: int, config: Config, device: torch.device
 
 
 def write_points(points: Lists, path: Path) -> None:
-    """The labels of the remembered training points."""
+    """Write the labels of the remembered training points."""
     write_tensors(path, points.tensors())
 
 
 def read_points(path: Path, n_labels: int) -> Lists:
-    """What `write_points` wrote."""
+    """Read the labels of the remembered training points."""
     return Lists.read(read_tensors(path), "", None, n_labels)
 
 
@@ -189,9 +192,9 @@ def read_points(path: Path, n_labels: int) -> Lists:
 
 
 def read_compatibility(path: Path) -> Compatibility:
-    """What scores labels without training."""
+    """Read the compatibility model, which scores untrained labels."""
     tensors = read_tensors(path)
     try:
         return Compatibility.of(tensors.all)
     except (KeyError, UsageError) as error:
-        raise tensors.wrong(f"does not hold an compatibility ({error})") from None
+        raise tensors.wrong(f"holds no valid compatibility model ({error})") from None

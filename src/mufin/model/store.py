@@ -1,18 +1,18 @@
-"""The model folder: everything that prediction needs, nothing pickled, and a kill leaves it whole.
+"""Save and load a model folder: all that prediction needs, nothing pickled, intact after a killed save.
 
-    mufin.json                 format, versions, the mixture of scores; of each part its file, size and hash
-    config-<hash>.toml         the settings
+    mufin.json                 format, versions, mixture; file, size and hash of each part
+    config-<hash>.toml         settings
     network-<hash>.safetensors encoders, projections, A_S, A_C
-    labels-<hash>.safetensors  bags, w, α, centroids: mapped, not read
-    points-<hash>.safetensors  the labels of the remembered training points
-    <signal>-<hash>.*          what each signal knows of labels and points
-    compatibility-<hash>.safetensors what scores labels without training, if the settings ask for it
-    index-<hash>.safetensors   the entries of the index: mapped, not read
-    index-<hash>.faiss         the approximate index over them, where there are many
-    labels-<hash>.parquet      ids, texts, small pictures
-    layout-<hash>/             text/ and vision/: the encoders' layouts and the tokenizer
+    labels-<hash>.safetensors  bags, w, α, centroids; memory-mapped
+    points-<hash>.safetensors  labels of the remembered training points
+    <signal>-<hash>.*          data of each signal about labels and points
+    compatibility-<hash>.safetensors scoring of untrained labels, if the settings ask for it
+    index-<hash>.safetensors   index entries; memory-mapped
+    index-<hash>.faiss         approximate index over many entries
+    labels-<hash>.parquet      ids, texts, thumbnails
+    layout-<hash>/             text/ and vision/: the encoders' configurations and the tokenizer
 
-Files are named by their content, and `mufin.json` is replaced last: readers see the old model or the new one.
+Files are named by content, and `mufin.json` is replaced last: readers see the old model or the new one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,26 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.fast_forms import accelerate
 from mufin.encode.text import TextEncoder
 from mufin.errors import ConfigError, ModelError, MufinError
-from mufin.files.folder import AGAIN, MANIFEST, checked, foreign, install, staging, state_of
+from mufin.files.folder import (
+    MANIFEST,
+    RECOVERY_HINT,
+    check_parts,
+    install,
+    invalid_manifest,
+    saved_checksum,
+    staging,
+)
 from mufin.files.lock import writing
 from mufin.files.tensors import write_tensors
-from mufin.model.manifest import FORMAT, read_facts, unchanged_parts
+from mufin.model.manifest import FORMAT, label_independent_parts, read_model_manifest
 from mufin.model.mufin import Mufin
 from mufin.model.parts import (
     Files,
-    fill_network,
-    networks,
+    named_networks,
     read_compatibility,
     read_index,
     read_labels,
+    read_network,
     read_points,
     write_index,
     write_labels,
@@ -59,72 +67,72 @@ from mufin.signals.base import Known, Signal
 from mufin.signals.mixture import Mixture
 from mufin.version import VERSION
 
-TRIES = 3  # of a reader whose folder is being written to, before it waits for the writer
+LOAD_ATTEMPTS = 3  # while another program saves, before waiting for it to finish
 
 
 def save(model: Mufin, folder: Path | str) -> None:
-    """Write the model; parts that have not changed are left as they are.
+    """Write the model to a folder; unchanged parts are not rewritten.
 
-    One writer at a time: others wait. A ModelError if the model was loaded from this folder and another
-    program has changed it since.
+    Waits for other writers. Raises a ModelError if the model was loaded from this folder and another program
+    has changed the folder since.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _replacing(model, folder) as staged:
+    with _staged_save(model, folder) as staged:
         (staged / "config.toml").write_text(model.config.to_toml(), "utf-8")
-        modules = networks(model.embedder, model.ranker, model.signals)
+        modules = named_networks(model.embedder, model.ranker, model.signals)
         write_network(staged / "network.safetensors", modules)
         _write_labels(model, staged)
         if model.compatibility is not None:
             write_tensors(staged / "compatibility.safetensors", model.compatibility.tensors())
         model.embedder.save(staged / "layout")
-        _keep(model, folder, install(staged, folder, _facts(model)))
+        _remember(model, folder, install(staged, folder, _manifest_facts(model)))
 
 
 def save_labels(model: Mufin, folder: Path | str) -> None:
-    """Write the labels and the memory of a model whose network the folder holds already.
+    """Write only the labels and the memory of a model whose network is already in the folder.
 
-    What `save` does after labels came or went, without the megabytes that have not changed.
+    Equivalent to `save` after adding or removing labels, but skips the network.
     """
     folder = Path(folder)
-    with _replacing(model, folder) as staged:
-        same = unchanged_parts(read_facts(folder))
+    with _staged_save(model, folder) as staged:
+        same = label_independent_parts(read_model_manifest(folder))
         _write_labels(model, staged)
-        _keep(model, folder, install(staged, folder, _facts(model), same))
+        _remember(model, folder, install(staged, folder, _manifest_facts(model), same))
 
 
 @contextmanager
-def changing(folder: Path, device: str = "auto") -> Iterator[Mufin]:
-    """Load a model, let its labels be changed and save them, with no other writer in between."""
-    read_facts(folder)  # a folder that is no model gets no lock
+def editing_labels(folder: Path, device: str = "auto") -> Iterator[Mufin]:
+    """Load a model, yield it for changes to its labels, and save them, all under one lock."""
+    read_model_manifest(folder)  # create no lock file in a folder without a model
     with writing(folder):
         model = load(folder, device)
         yield model
         save_labels(model, folder)
 
 
-def adopted(model: Mufin, folder: Path) -> Mufin:
-    """The model with the labels and the memory that the folder holds now; a ModelError if it holds others'.
+def reload_labels(model: Mufin, folder: Path) -> Mufin:
+    """Return the model with the labels and memory now in its folder, after another program changed them.
 
-    What a long-running program does when another one has added labels.
+    Raises a ModelError if the folder holds another model.
     """
-    manifest = read_facts(folder)
-    if unchanged_parts(manifest) != unchanged_parts(model.saved[folder.resolve()]):
-        raise ModelError(f"{folder} holds another model by now; load it again")
-    files = checked(folder, manifest)
+    manifest = read_model_manifest(folder)
+    if label_independent_parts(manifest) != label_independent_parts(model.saved[folder.resolve()]):
+        raise ModelError(f"{folder} now holds another model; load it again")
+    files = check_parts(folder, manifest)
     fresh, device = copy(model), model.labels.alive.device
     known = _read_known(files, manifest, model.config, (model.embedder, model.ranker), device)
     fresh.labels, fresh.index, fresh.points = known.labels, known.index, known.points
     fresh.signals = _read_signals(files, known, model.signals, device)
-    _keep(fresh, folder, manifest)
+    _remember(fresh, folder, manifest)
     return fresh
 
 
 @contextmanager
-def _replacing(model: Mufin, folder: Path) -> Iterator[Path]:
-    """A staging folder, once nobody else writes and the folder is as the model knows it."""
+def _staged_save(model: Mufin, folder: Path) -> Iterator[Path]:
+    """Yield a staging folder, under the lock; reject a folder that another program has changed."""
     with writing(folder):
-        known, now = model.saved.get(folder.resolve()), state_of(folder)
+        known, now = model.saved.get(folder.resolve()), saved_checksum(folder)
         if known is not None and now not in (None, known["checksum"]):
             raise ModelError(
                 f"{folder} was changed by another program since this model was loaded; "
@@ -135,8 +143,8 @@ def _replacing(model: Mufin, folder: Path) -> Iterator[Path]:
             yield staged
 
 
-def _keep(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
-    """Remember what the folder holds; copies of the model keep their own memory of it."""
+def _remember(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
+    """Record the manifest of the folder; copies of the model keep their own record."""
     model.saved = {**model.saved, folder.resolve(): manifest}
 
 
@@ -148,7 +156,7 @@ def _write_labels(model: Mufin, staged: Path) -> None:
         signal.write(staged)
 
 
-def _facts(model: Mufin) -> dict[str, Any]:
+def _manifest_facts(model: Mufin) -> dict[str, Any]:
     return {
         "mufin": FORMAT, "library": VERSION, "mixture": model.mixture.stored(),
         "own_items": model.labels.own_items, "untrained": model.labels.untrained,
@@ -157,34 +165,34 @@ def _facts(model: Mufin) -> dict[str, Any]:
 
 
 def load(folder: Path | str, device: str = "auto", exact: bool = False) -> Mufin:
-    """Read a model folder, large arrays mapped; a damaged or foreign one is a ModelError that says why.
+    """Read a model folder, with large arrays memory-mapped; raise a ModelError if it is damaged or invalid.
 
-    The encoders take the form that predicts fastest on the device, which rounds to bf16 on GPUs and on CPUs
-    that multiply it; `exact` keeps them as they were trained. Either can be changed and saved.
+    Encoders take the form that predicts fastest on the device, which rounds to bf16 on GPUs and on CPUs with
+    bf16 instructions. `exact` keeps them as they were trained. Either form can be changed and saved.
     """
     folder, where = Path(folder), pick_device(device)
-    for _ in range(TRIES):
-        manifest = read_facts(folder)
+    for _ in range(LOAD_ATTEMPTS):
+        manifest = read_model_manifest(folder)
         try:
-            return _loaded(folder, manifest, where, exact)
+            return _load(folder, manifest, where, exact)
         except (MufinError, OSError):
-            if state_of(folder) == manifest["checksum"]:
+            if saved_checksum(folder) == manifest["checksum"]:
                 raise
-        # Another program has saved meanwhile, and removed what we were about to read.
+        # Another program saved in the meantime and removed files that this one was about to read.
     with writing(folder):
-        return _loaded(folder, read_facts(folder), where, exact)
+        return _load(folder, read_model_manifest(folder), where, exact)
 
 
-def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bool) -> Mufin:
-    files = checked(folder, manifest)
+def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bool) -> Mufin:
+    files = check_parts(folder, manifest)
     try:
         config = Config.read(files["config.toml"])
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     layout = Layout(files["layout/text/config.json"].parents[1], fast=not exact and where.type == "cpu")
-    embedder, ranker, signals = _networks_of(config, layout)
-    weights = fill_network(files["network.safetensors"], networks(embedder, ranker, signals), exact)
-    _place(embedder, signals, where, exact)
+    embedder, ranker, signals = _build_networks(config, layout)
+    weights = read_network(files["network.safetensors"], named_networks(embedder, ranker, signals), exact)
+    _move_encoders(embedder, signals, where, exact)
     if not exact:
         release(next(iter(weights.values())), files["network.safetensors"])
     compatibility = (
@@ -197,7 +205,7 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device, exact: 
     try:
         mixture = Mixture.of(signals, manifest["mixture"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise foreign(folder / MANIFEST, error) from None
+        raise invalid_manifest(folder / MANIFEST, error) from None
     model = Mufin(
         config,
         known.embedder,
@@ -211,27 +219,29 @@ def _loaded(folder: Path, manifest: dict[str, Any], where: torch.device, exact: 
     )
     model.exact = exact
     trim()
-    _keep(model, folder, manifest)
+    _remember(model, folder, manifest)
     return model
 
 
-def _place(embedder: Embedder, signals: Sequence[Signal], device: torch.device, exact: bool) -> None:
-    """Move what encodes to the device, in its fast form unless `exact`."""
+def _move_encoders(embedder: Embedder, signals: Sequence[Signal], device: torch.device, exact: bool) -> None:
+    """Move the encoders to the device, in their fast form unless `exact`."""
     embedder.place(device, exact)
     for signal in signals:
         if isinstance(signal.network, TextEncoder) and not exact:
             accelerate(signal.network, device)
 
 
-def _networks_of(config: Config, layout: Layout) -> tuple[Embedder, Ranker, Sequence[Signal]]:
-    """Networks of the stored layout; the stored weights are filled in later."""
+def _build_networks(config: Config, layout: Layout) -> tuple[Embedder, Ranker, Sequence[Signal]]:
+    """Build networks from the stored configuration; their weights are loaded later."""
     try:
         return Embedder(config, layout), Ranker(config), signals_of(config, layout)
     except MufinError:
         raise
-    except Exception as error:  # of libraries that read these files, which anybody may have made
+    except Exception as error:  # libraries may raise anything for an untrusted configuration
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ModelError(f"{layout.folder} makes no encoders ({reason}): {AGAIN}") from None
+        raise ModelError(
+            f"{layout.folder} does not define valid encoders ({reason}): {RECOVERY_HINT}"
+        ) from None
 
 
 def _read_known(
@@ -241,7 +251,7 @@ def _read_known(
     networks: tuple[Embedder, Ranker],
     device: torch.device,
 ) -> Known:
-    """What adding and removing labels changes, but for the signals."""
+    """Read the parts that adding and removing labels changes, except the signals."""
     labels = read_labels(files, manifest, config).to(device)
     points: Lists = read_points(files["points.safetensors"], len(labels.alive)).to(device)
     index: Index = read_index(files, len(labels.alive), config, device)
@@ -255,10 +265,10 @@ def _read_signals(
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto`: a GPU if there is one."""
+    """Return the torch device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError):
-        raise ConfigError(f"device {name!r} cannot be used here; try auto, cpu or cuda") from None
+        raise ConfigError(f"device {name!r} cannot be used on this machine; try auto, cpu or cuda") from None

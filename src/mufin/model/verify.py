@@ -1,4 +1,4 @@
-"""Whether a model folder is as it was saved: every part hashed, then everything loaded once."""
+"""Verify a model folder: hash every part, then load the model once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from mufin.errors import ModelError, MufinError
 from mufin.files.folder import MANIFEST, check_part
-from mufin.model.manifest import read_facts
+from mufin.model.manifest import read_model_manifest
 from mufin.model.store import load
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a model folder; `problem` is empty where it is as it was saved."""
+    """A part of a model folder; `problem` is empty if it is as it was saved."""
 
     name: str
     file: str
@@ -24,17 +24,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found: part by part, and of the folder as a whole."""
+    """The result for each part and for the folder as a whole."""
 
     parts: list[Part]
-    problem: str = ""  # of the manifest, or of parts that do not fit together
+    problem: str = ""  # with the manifest, or with parts that do not match
 
     @property
     def usable(self) -> bool:
+        """Return whether no problem was found."""
         return not self.problem and not any(part.problem for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as a dictionary for JSON."""
         return {
             "usable": self.usable,
             "problem": self.problem or None,
@@ -43,13 +44,13 @@ class Verdict:
 
 
 def verify(folder: Path) -> Verdict:
-    """Check the manifest, every byte of every part, and that they make a model."""
+    """Check the manifest and every byte of every part, then that the parts load as a model."""
     try:
-        manifest = read_facts(folder)
+        manifest = read_model_manifest(folder)
     except ModelError as error:
         return Verdict([], str(error))
     parts = [Part(MANIFEST, MANIFEST, (folder / MANIFEST).stat().st_size)]
-    parts += [_part(folder, name, entry) for name, entry in manifest["parts"].items()]
+    parts += [_check(folder, name, entry) for name, entry in manifest["parts"].items()]
     if any(part.problem for part in parts):
         return Verdict(parts)
     try:
@@ -59,7 +60,7 @@ def verify(folder: Path) -> Verdict:
     return Verdict(parts)
 
 
-def _part(folder: Path, name: str, entry: dict[str, Any]) -> Part:
+def _check(folder: Path, name: str, entry: dict[str, Any]) -> Part:
     try:
         check_part(folder, entry)
     except (ModelError, OSError) as error:

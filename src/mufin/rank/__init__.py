@@ -1,1 +1,1 @@
-"""Shortlist to scores: cross-attention and one-vs-all classifiers."""
+"""Score a shortlist with cross-attention and one-vs-all classifiers."""

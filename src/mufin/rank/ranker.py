@@ -1,4 +1,4 @@
-"""The ranker: cross-attention A_C, or its variants, and the classifiers w_l."""
+"""The ranker: cross-attention A_C or one of its variants, and the classifiers w_l."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mufin.encode.bag import Bag, PackedBags
 
 
 class Classifiers(nn.Module):
-    """The free vectors η and the mixing weights α = sigmoid(logit), α being the weight on ẑ.
+    """Free vectors η and mixing weights α = sigmoid(logit), where α is the weight of ẑ.
 
-    Rows are looked up with sparse gradients: a step costs what its labels cost, however many there are.
+    Gradients are sparse: the cost of a step depends on the labels in it, not on all labels.
     """
 
     def __init__(self, n_labels: int, dim: int, learnt: bool = True) -> None:
@@ -27,7 +27,7 @@ class Classifiers(nn.Module):
             nn.init.xavier_uniform_(self.free)
 
     def weight(self, labels: Tensor, z: Tensor) -> Tensor:
-        """w of these labels (U,), given their vectors ẑ (U, D); ẑ itself where α = 1 holds for all."""
+        """Return w (U, D) of these labels (U,), given their vectors ẑ (U, D); ẑ itself if α is fixed at 1."""
         if not self.learnt:
             return z
         free = F.embedding(labels, self.free, sparse=True)
@@ -36,7 +36,7 @@ class Classifiers(nn.Module):
 
     @torch.no_grad()
     def alpha(self, n_labels: int) -> Tensor:
-        """α of every label, (L,)."""
+        """Return α of every label, (L,)."""
         return self.logit.sigmoid()[:, 0] if self.learnt else torch.ones(n_labels, device=self.logit.device)
 
     def sparse_parameters(self) -> list[nn.Parameter]:
@@ -44,7 +44,7 @@ class Classifiers(nn.Module):
 
 
 def combine(alpha: Tensor, z: Tensor, free: Tensor) -> Tensor:
-    """w = N(α ẑ + (1 − α) N(η)).
+    """Return w = N(α ẑ + (1 − α) N(η)).
 
     >>> z, free = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 5.0]])
     >>> combine(torch.tensor([[1.0]]), z, free)
@@ -55,7 +55,7 @@ def combine(alpha: Tensor, z: Tensor, free: Tensor) -> Tensor:
     return F.normalize(alpha * z + (1 - alpha) * F.normalize(free, dim=-1), dim=-1)
 
 
-CHUNK = 256  # datapoints scored at a time
+POINTS_PER_CHUNK = 256
 
 
 class Concat(nn.Module):
@@ -71,7 +71,7 @@ class Concat(nn.Module):
 
 
 class Ranker(nn.Module):
-    """c = ⟨x̂²ˡ, w_l⟩ with x̂²ˡ = N(1ᵀ A_C(X̂¹, Ẑ¹_l)), or x̂² = x̂¹ where there is no A_C."""
+    """Score c = ⟨x̂²ˡ, w_l⟩ with x̂²ˡ = N(1ᵀ A_C(X̂¹, Ẑ¹_l)), or x̂² = x̂¹ without A_C."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Ranker(nn.Module):
         return self.cross_attention is not None
 
     def adapted(self, x: Bag, z: Bag) -> Tensor:
-        """x̂²ˡ (B, k, D) of each datapoint X̂¹ (B, m, D) for its own k labels Ẑ¹ (B, k, n, D)."""
+        """Return x̂²ˡ (B, k, D) of each datapoint X̂¹ (B, m, D) for its k labels Ẑ¹ (B, k, n, D)."""
         match self.cross_attention:
             case CrossAttention() as attend:
                 bag: Bag = attend(x.map(lambda tensor: tensor[:, None]), z)
@@ -102,23 +102,23 @@ class Ranker(nn.Module):
                 return x.vector()[:, None].expand(-1, z.values.shape[1], -1)
 
     def forward(self, x: Bag, z: Bag, w: Tensor) -> Tensor:
-        """c (B, k) for classifiers w (B, k, D)."""
+        """Return c (B, k) for classifiers w (B, k, D)."""
         return (self.adapted(x, z) * w).sum(-1)
 
     @torch.no_grad()
     def untrained(self, bags: PackedBags, candidates: PackedBags) -> tuple[Tensor, Tensor]:
-        """c and a (B, C) of each bag with each candidate, as a label without training: w = ẑ."""
+        """Return c and a (B, C) of each bag with each candidate as an untrained label, w = ẑ."""
         z = candidates.take(torch.arange(len(candidates), device=candidates.rows.device))  # (C, n, D)
         w, rows = z.vector(), F.normalize(z.values, dim=-1)
         classifier, similarity = [], []
-        for chosen in torch.arange(len(bags), device=bags.rows.device).split(CHUNK):
+        for chosen in torch.arange(len(bags), device=bags.rows.device).split(POINTS_PER_CHUNK):
             x = bags.take(chosen)
             near = torch.einsum("bd,cnd->bcn", x.vector(), rows).masked_fill(~z.mask, -torch.inf)
             similarity.append(near.amax(-1))
-            classifier.append(self(x, _repeated(z, len(x)), w.expand(len(x), *w.shape)))
+            classifier.append(self(x, _expand_labels(z, len(x)), w.expand(len(x), *w.shape)))
         return torch.cat(classifier), torch.cat(similarity)
 
 
-def _repeated(z: Bag, n: int) -> Bag:
-    """The same labels for each of n datapoints: (C, …) → (n, C, …)."""
+def _expand_labels(z: Bag, n: int) -> Bag:
+    """Expand labels to each of n datapoints: (C, …) → (n, C, …)."""
     return z.map(lambda tensor: tensor.expand(n, *tensor.shape))

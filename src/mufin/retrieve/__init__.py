@@ -1,1 +1,1 @@
-"""Vectors to a shortlist of unique labels."""
+"""Search: from query vectors to a shortlist of unique labels."""

@@ -1,4 +1,4 @@
-"""Which index: exact for few entries or on a GPU, approximate beyond."""
+"""Choose an index: exact for few entries or on a GPU, approximate otherwise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mufin.retrieve.exact_gpu import ScanIndex
 from mufin.retrieve.shortlist import Shortlist
 
 How = Literal["auto", "exact", "approximate"]
-FEW = 50_000  # entries that exact search on a CPU serves in a few milliseconds
+EXACT_MAX_ENTRIES = 50_000  # exact search over these takes a few milliseconds on a CPU
 
 
 class Index(Protocol):
-    """What every index can do."""
+    """The interface of every index."""
 
     @property
     def n_labels(self) -> int: ...
@@ -35,21 +35,21 @@ class Index(Protocol):
 
 
 def build_index(entries: Entries, how: How = "auto", queries: Tensor | None = None) -> Index:
-    """The index over entries; queries (B, D) like those to come help to tune an approximate one."""
+    """Build the index over entries; representative queries (B, D) tune an approximate one."""
     match how:
         case "auto":
-            small = len(entries) <= FEW or entries.vectors.is_cuda
+            small = len(entries) <= EXACT_MAX_ENTRIES or entries.vectors.is_cuda
             return build_index(entries, "exact" if small else "approximate", queries)
         case "exact":
             return ScanIndex(entries) if entries.vectors.is_cuda else ExactIndex(entries)
         case "approximate":
             return ApproximateIndex(entries, queries=queries)
-    raise UsageError(f"an index is 'auto', 'exact' or 'approximate', not {how!r}")
+    raise UsageError(f"index must be 'auto', 'exact' or 'approximate', not {how!r}")
 
 
 def on_cpu(index: Index | None, entries: Entries, how: How, queries: Tensor | None) -> Index:
-    """What serves these entries on a CPU: the index that is there, or another where that needs a GPU."""
+    """Return an index over these entries for a CPU, building a new one if this one needs a GPU."""
     if index is not None and not entries.vectors.is_cuda:
         return index
-    held = Entries(entries.vectors.cpu(), entries.labels.cpu(), entries.n_labels)
-    return build_index(held, how, None if queries is None else queries.cpu())
+    on_host = Entries(entries.vectors.cpu(), entries.labels.cpu(), entries.n_labels)
+    return build_index(on_host, how, None if queries is None else queries.cpu())

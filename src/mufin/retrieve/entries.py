@@ -1,4 +1,4 @@
-"""What an index holds: unit vectors, each of which knows its label."""
+"""Index entries: unit vectors, each with the label it belongs to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mufin.data.ragged import Ints, offsets_of
 from mufin.errors import UsageError
 
 Kind = Literal["bag", "vector", "centroid"]
-TINY = 1e-6  # a mean shorter than this has no direction
+MIN_MEAN_NORM = 1e-6  # a shorter mean has no meaningful direction
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Unit vectors in the order of their labels; a label may own many, one or none."""
+    """Unit vectors sorted by label; a label may own any number of them."""
 
     vectors: Tensor  # (E, D) f32
     labels: Tensor  # (E,) int64, ascending
@@ -31,7 +31,7 @@ class Entries:
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or self.labels.shape != self.vectors.shape[:1]:
             raise UsageError(
-                f"entries need vectors (E, D) and labels (E,), not {tuple(self.vectors.shape)} and "
+                f"entries must be vectors (E, D) and labels (E,), not {tuple(self.vectors.shape)} and "
                 f"{tuple(self.labels.shape)}"
             )
         if len(self) and (int(self.labels.min()) < 0 or int(self.labels.max()) >= self.n_labels):
@@ -40,14 +40,14 @@ class Entries:
                 f"but there are {self.n_labels} labels"
             )
         if bool((self.labels[1:] < self.labels[:-1]).any()):
-            raise UsageError("entries must be in ascending order of their labels: sort them first")
+            raise UsageError("entries must be in ascending order of label: sort them first")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def offsets(self) -> Ints:
-        """(L + 1,): label l owns the entries from offsets[l] to offsets[l + 1]."""
+        """Offsets (L + 1,): label l owns entries offsets[l] : offsets[l + 1]."""
         return offsets_of(torch.bincount(self.labels, minlength=self.n_labels).cpu().numpy())
 
     @staticmethod
@@ -55,31 +55,32 @@ class Entries:
         bag_rows: Tensor,  # (Σm, D)
         bag_offsets: Tensor,  # (L + 1,): the bag of label l is bag_rows[bag_offsets[l] : bag_offsets[l + 1]]
         centroids: Tensor | None = None,  # (L, D)
-        has_centroid: Tensor | None = None,  # (L,) bool; None: every label that `centroids` covers
+        has_centroid: Tensor | None = None,  # (L,) bool; None: every label
         kinds: Sequence[Kind] = ("bag", "centroid"),
         vectors: Tensor | None = None,  # (L, D); None: the sums of the bags
     ) -> Entries:
-        """The entries of every label: N(row) of its bag Ẑ_l, its vector ẑ_l = N(1ᵀẐ_l), its centroid N(μ_l).
+        """Build the entries of all labels, of these kinds, sorted by label.
 
-        A label with an empty bag and no centroid has no entry.
+        A label l has N(row) for each row of its bag Ẑ_l, its vector ẑ_l = N(1ᵀẐ_l) and its centroid N(μ_l).
+        A label with an empty bag and no centroid has no entries.
         """
         if not kinds or not set(kinds) <= set(get_args(Kind)):
-            raise UsageError(f"the kinds of entries are {get_args(Kind)}, not {tuple(kinds)}")
+            raise UsageError(f"kinds of entries must be among {get_args(Kind)}, not {tuple(kinds)}")
         sizes = bag_offsets.diff()  # (L,)
         n_labels = len(sizes)
-        everyone = torch.arange(n_labels, device=bag_rows.device)
-        owner = everyone.repeat_interleave(sizes.to(bag_rows.device))  # (Σm,)
+        all_labels = torch.arange(n_labels, device=bag_rows.device)
+        owner = all_labels.repeat_interleave(sizes.to(bag_rows.device))  # (Σm,)
         parts: list[tuple[Tensor, Tensor]] = []
         if "bag" in kinds:
             parts.append((bag_rows, owner))
         if "vector" in kinds:
             if vectors is None:
                 vectors = bag_rows.new_zeros(n_labels, bag_rows.shape[1]).index_add_(0, owner, bag_rows)
-            some = everyone[sizes.to(bag_rows.device) > 0]
-            parts.append((vectors[some], some))
+            chosen = all_labels[sizes.to(bag_rows.device) > 0]
+            parts.append((vectors[chosen], chosen))
         if "centroid" in kinds and centroids is not None:
-            some = everyone if has_centroid is None else everyone[has_centroid.to(bag_rows.device)]
-            parts.append((centroids.to(bag_rows.device)[some], some))
+            chosen = all_labels if has_centroid is None else all_labels[has_centroid.to(bag_rows.device)]
+            parts.append((centroids.to(bag_rows.device)[chosen], chosen))
         labels = torch.cat([part[1] for part in parts])  # (E,)
         found = torch.cat([part[0] for part in parts])  # (E, D)
         if len(parts) > 1:
@@ -88,25 +89,25 @@ class Entries:
         return Entries(normalize(found.float(), dim=1), labels, n_labels)
 
     def only(self, allowed: Tensor) -> Entries:
-        """The entries of the labels in allowed (L,) bool; label rows keep their numbers."""
+        """Return the entries of the allowed labels (L,) bool; label rows keep their numbers."""
         keep = allowed.to(self.labels.device)[self.labels].nonzero()[:, 0]
         return Entries(self.vectors[keep], self.labels[keep], self.n_labels)
 
 
 def centroids(vectors: Tensor, relevance: csr_matrix) -> tuple[Tensor, Tensor]:
-    """μ_l = N(mean {x̂¹_i : y_il = 1}) (L, D), and which labels have one (L,) bool.
+    """Return centroids μ_l = N(mean {x̂¹_i : y_il = 1}) (L, D) and which labels have one (L,) bool.
 
     vectors (N, D) are the x̂¹ of the datapoints; relevance (N, L) is non-zero where a label is relevant.
     """
     if relevance.shape[0] != len(vectors):
         raise UsageError(
             f"relevance has {relevance.shape[0]} rows, but there are {len(vectors)} vectors: "
-            "give one row a datapoint"
+            "provide one row per datapoint"
         )
     points, labels = relevance.nonzero()
     counts = np.bincount(labels, minlength=relevance.shape[1])  # (L,)
     share = (1 / counts[labels]).astype(np.float32)
     members = csr_matrix((share, (labels, points)), shape=relevance.shape[::-1])  # (L, N), rows sum to 1
     means = torch.from_numpy(members @ vectors.detach().float().cpu().numpy())  # (L, D)
-    has = means.norm(dim=1) > TINY
+    has = means.norm(dim=1) > MIN_MEAN_NORM
     return normalize(means, dim=1).to(vectors.device), has.to(vectors.device)

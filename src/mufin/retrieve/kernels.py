@@ -1,7 +1,7 @@
-"""The search kernels for GPUs, in Triton; `scan.py` has the same functions in plain torch.
+"""Triton search kernels for GPUs; `exact_gpu.py` has the same functions in plain PyTorch.
 
-Entries come packed (`scan.pack`): bf16, in tiles of 128, and within a tile in an order that leaves the 32
-scores of a group in the registers of one thread, so that their maximum costs no exchange between threads.
+Entries are packed by `exact_gpu.pack`: bf16, in tiles of 128, ordered so that the 32 scores of a group are in
+the registers of one thread, and their maximum needs no exchange between threads.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -12,20 +12,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE, GROUP, CHUNK = 128, 32, 64  # entries of a tile and of a group, columns of a product
-# Up to so many queries: how many a program holds, its warps, its stages, the programs a processor has.
+TILE, GROUP, CHUNK = 128, 32, 64  # entries per tile and per group, columns per product
+# Maximum number of queries: (queries per program, warps, stages, programs per multiprocessor).
 SHAPES = {16: (16, 4, 2, 4), 64: (64, 4, 3, 1), 512: (128, 8, 3, 1)}
 Shape = tuple[int, int, int, int]
 
 
 def group_maxima(queries: Tensor, packed: Tensor, shape: Shape | None = None) -> Tensor:
-    """max ⟨q, v⟩ over each group of 32 entries, (G, B), for queries (B, D') and packed entries (E', D')."""
+    """Return max ⟨q, v⟩ over each group of 32 entries (G, B), for queries (B, D'), entries (E', D')."""
     n, width = queries.shape
     tiles = len(packed) // TILE
     out = torch.empty(len(packed) // GROUP, n, device=queries.device)
-    rows, warps, stages, each = shape or next((SHAPES[size] for size in SHAPES if n <= size), SHAPES[512])
+    rows, warps, stages, programs_per_sm = shape or next(
+        (SHAPES[size] for size in SHAPES if n <= size), SHAPES[512]
+    )
     columns = triton.cdiv(n, rows)
-    strips = min(tiles, max(1, _processors(queries.device) * each // columns))
+    strips = min(tiles, max(1, _multiprocessors(queries.device) * programs_per_sm // columns))
     first = min(width, 2 * CHUNK)
     _maxima[(columns * strips,)](
         queries, packed, out, n, tiles,
@@ -35,17 +37,20 @@ def group_maxima(queries: Tensor, packed: Tensor, shape: Shape | None = None) ->
 
 
 def member_scores(queries: Tensor, vectors: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """⟨q, v⟩ (B, W, 32) in f64 for members of groups (B, W); −inf but for the best of each label."""
-    n, wide = groups.shape
-    out = torch.empty(n, wide, GROUP, device=queries.device)
-    _scores_of_members[(n * wide,)](
-        queries, vectors, labels, groups, out, len(vectors), wide,
+    """Return ⟨q, v⟩ (B, W, 32), summed in f64, for members of groups (B, W).
+
+    Within a group, only the best entry of each label keeps its score; the others are −inf.
+    """
+    n, n_groups = groups.shape
+    out = torch.empty(n, n_groups, GROUP, device=queries.device)
+    _scores_of_members[(n * n_groups,)](
+        queries, vectors, labels, groups, out, len(vectors), n_groups,
         D=vectors.shape[1], GROUP=GROUP, CHUNK=CHUNK, num_warps=2,
     )  # fmt: skip
     return out
 
 
-def _processors(device: torch.device) -> int:
+def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
@@ -55,10 +60,10 @@ def _maxima(
     D: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """ROWS queries stay with a program, which goes through every S-th tile: entries are read once."""
+    """Keep ROWS queries in each program and stride over the tiles, so that entries are read once."""
     columns = tl.cdiv(n, ROWS)
     row = (tl.program_id(0) % columns) * ROWS + tl.arange(0, ROWS)
-    strip = (tl.program_id(0) // columns).to(tl.int64)  # so are all offsets: there may be 2³¹ numbers
+    strip = (tl.program_id(0) // columns).to(tl.int64)  # 64-bit offsets: there may be 2³¹ numbers
     strips = tl.num_programs(0) // columns
     there = row < n
     mine, tile_rows, four = q + row[:, None] * D, tl.arange(0, TILE)[None, :] * D, tl.arange(0, 4)
@@ -79,9 +84,9 @@ def _maxima(
 
 @triton.jit
 def _scores_of_members(
-    q, v, label, group, out, entries, wide, D: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr
+    q, v, label, group, out, entries, n_groups, D: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """One program a query and group: its members' scores, of several entries of a label only the best."""
+    """Score the members of one group for one query per program; keep only the best entry per label."""
     cell = tl.program_id(0).to(tl.int64)
     member = tl.arange(0, GROUP)
     row = tl.load(group + cell) * GROUP + member  # int64
@@ -89,7 +94,7 @@ def _scores_of_members(
     sums = tl.zeros((GROUP, CHUNK), tl.float64)
     for start in tl.static_range(0, D, CHUNK):
         k = start + tl.arange(0, CHUNK)
-        one = tl.load(q + (cell // wide) * D + k, mask=k < D, other=0.0).to(tl.float64)
+        one = tl.load(q + (cell // n_groups) * D + k, mask=k < D, other=0.0).to(tl.float64)
         some = tl.load(v + row[:, None] * D + k[None, :], mask=there[:, None] & (k < D)[None, :], other=0.0)
         sums += some.to(tl.float64) * one[None, :]
     score = tl.where(there, tl.sum(sums, 1).to(tl.float32), float("-inf"))

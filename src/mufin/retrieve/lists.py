@@ -1,4 +1,4 @@
-"""Lists: which labels points have, and the counting of their votes."""
+"""Lists: the labels of each point, and tallying their votes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Lists:
 
     @classmethod
     def of(cls, relation: csr_matrix) -> Lists:
-        """The rows of a relation (M, L)."""
+        """Convert a relation (M, L), one list per row."""
         arrays = (relation.indptr, relation.indices)
         return cls(*(torch.from_numpy(array.astype(np.int64)) for array in arrays))
 
     @classmethod
     def none(cls, n: int, device: torch.device) -> Lists:
-        """Points without labels."""
+        """Return empty lists for n points."""
         zeros = torch.zeros(n + 1, dtype=torch.int64, device=device)
         return cls(zeros, zeros[:0])
 
     @classmethod
     def read(cls, tensors: Tensors, prefix: str, n: int | None, n_labels: int) -> Lists:
-        """The stored lists of n points, or of any number, over n_labels labels."""
+        """Read stored lists of n points (None: any number) over n_labels labels."""
         labels = tensors.get_rows(f"{prefix}labels", n_labels)
         return cls(tensors.get_offsets(f"{prefix}offsets", n, len(labels)), labels)
 
     def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        """What `read` reads."""
+        """Yield the tensors that `read` reads."""
         yield f"{prefix}offsets", self.offsets
         yield f"{prefix}labels", self.labels
 
@@ -53,12 +53,12 @@ class Lists:
         return Lists(self.offsets.to(device), self.labels.to(device))
 
     def followed_by(self, other: Lists) -> Lists:
-        """These points, then those of the other."""
+        """Return these points followed by those of the other."""
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
         return Lists(offsets, torch.cat([self.labels, other.labels]))
 
     def unique(self) -> Lists:
-        """Each label of a point once, ascending.
+        """Deduplicate and sort the labels of each point.
 
         >>> Lists(torch.tensor([0, 3, 4]), torch.tensor([7, 2, 7, 7])).unique()
         Lists(offsets=tensor([0, 2, 3]), labels=tensor([2, 7, 7]))
@@ -70,7 +70,7 @@ class Lists:
         return Lists(F.pad(counts.cumsum(0), (1, 0)), pairs % self.width)
 
     def kept(self, labels: Ints, n_labels: int, points: Ints) -> Lists:
-        """Only these of the n_labels labels and these points, numbered anew."""
+        """Keep only these of the n_labels labels and these points, renumbered."""
         new_row = torch.full((n_labels,), -1, device=self.labels.device)
         new_row[torch.from_numpy(labels)] = torch.arange(len(labels), device=new_row.device)
         chosen = torch.zeros(len(self), dtype=torch.bool, device=new_row.device)
@@ -82,55 +82,55 @@ class Lists:
         return Lists(F.pad((labels >= 0).cumsum(0), (1, 0))[self.offsets], labels[labels >= 0])
 
     def only(self, chosen: Tensor) -> Lists:
-        """The points of this mask (M,)."""
+        """Keep only the points of this mask (M,)."""
         lengths = self.offsets.diff()
         kept = self.labels[torch.repeat_interleave(chosen, lengths)]
         return Lists(F.pad(lengths[chosen].cumsum(0), (1, 0)), kept)
 
     @cached_property
     def width(self) -> int:
-        """One more than the greatest label row; found once, since a GPU must be waited for."""
+        """The largest label row plus one, cached because reading it waits for the GPU."""
         return int(self.labels.max()) + 1 if len(self.labels) else 1
 
     def tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Points found (B, n), −1 where fewer, cast softmax(logits) for each of their labels.
+        """Sum the votes of the points found (B, n), padded with −1: softmax(logits) for each of their labels.
 
-        Gives the voted label rows (B, V), ascending, −1 where there are fewer, and their votes: at most 1,
-        even if a file has points with the same label many times.
+        Returns the label rows (B, V), ascending, padded with −1, and their votes, at most 1 even if a file
+        lists the same label several times for a point.
         """
         none = torch.zeros(len(found), 0, device=self.labels.device)
         if not len(self.labels) or not found.numel():
             return none.long(), none
-        floor = torch.finfo(logits.dtype).min  # over −inf alone, where nobody was found, it would be NaN
+        floor = torch.finfo(logits.dtype).min  # softmax over −inf only would be NaN
         share = logits.clamp(min=floor).softmax(dim=1).masked_fill(found < 0, 0.0).flatten()  # (B n,)
         points = found.clamp(min=0).flatten()
         first = self.offsets[points]
         counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
         ends = counts.cumsum(0)
-        of_query = ends[found.shape[1] - 1 :: found.shape[1]].tolist()  # where the votes of each end
-        if not of_query[-1]:
+        query_ends = ends[found.shape[1] - 1 :: found.shape[1]].tolist()  # where the votes of each query end
+        if not query_ends[-1]:
             return none.long(), none
         rows = torch.arange(len(counts), device=ends.device)
-        voter = torch.repeat_interleave(rows, counts, output_size=of_query[-1])
-        each = torch.arange(of_query[-1], device=ends.device)
-        labels = self.labels[each + (first - ends + counts)[voter]]
+        voter = torch.repeat_interleave(rows, counts, output_size=query_ends[-1])
+        vote = torch.arange(query_ends[-1], device=ends.device)
+        labels = self.labels[vote + (first - ends + counts)[voter]]
         keys = voter // found.shape[1] * self.width + labels
-        shape = len(found), int(np.diff(of_query, prepend=0).max())
-        labels, votes = _summed(keys, share[voter], shape, self.width)
+        shape = len(found), int(np.diff(query_ends, prepend=0).max())
+        labels, votes = _sum_by_key(keys, share[voter], shape, self.width)
         return labels, votes.clamp(max=1.0)
 
 
-def _summed(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: int) -> tuple[Tensor, Tensor]:
-    """Add up the weights of each key, query · width + label, and lay them out in rows, labels ascending.
+def _sum_by_key(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: int) -> tuple[Tensor, Tensor]:
+    """Sum the weights of each key = query · width + label into one row per query, labels ascending.
 
-    The shape is what is needed at most.
+    `shape` is an upper bound of the result's.
     """
     keys, order = keys.sort(stable=True)
     query = keys // width
-    fresh = F.pad(keys.diff() != 0, (1, 0), value=True).long()
-    sizes = torch.zeros(shape[0], dtype=torch.int64, device=keys.device).index_add_(0, query, fresh)
-    longest = shape[1] if keys.is_cuda else int(sizes.max())  # a GPU must not be waited for
-    slot = fresh.cumsum(0) - 1 - (sizes.cumsum(0) - sizes)[query]
+    is_first = F.pad(keys.diff() != 0, (1, 0), value=True).long()
+    sizes = torch.zeros(shape[0], dtype=torch.int64, device=keys.device).index_add_(0, query, is_first)
+    longest = shape[1] if keys.is_cuda else int(sizes.max())  # avoid waiting for the GPU
+    slot = is_first.cumsum(0) - 1 - (sizes.cumsum(0) - sizes)[query]
     place = query * longest + slot
     labels = torch.full((shape[0], longest), -1, dtype=torch.int64, device=keys.device)
     votes = torch.zeros(shape[0], longest, device=keys.device)
@@ -140,7 +140,7 @@ def _summed(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: int) -
 
 
 def bounded(relevance: csr_matrix, per_label: int) -> Ints:
-    """Points, ascending, such that every label keeps min(its frequency, per_label) of them or a few more."""
+    """Choose points, ascending, so that each label keeps min(its frequency, per_label) or slightly more."""
     by_label = csr_matrix(relevance.T)
     frequency = np.diff(by_label.indptr)
     if not len(frequency) or frequency.max() <= per_label:

@@ -1,4 +1,4 @@
-"""Project vectors to two dimensions with t-SNE, for the maps of the service and of the report."""
+"""Project vectors to two dimensions with t-SNE, for the maps in the service and the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-TSNE_MIN_VECTORS, TSNE_MAX_VECTORS = 10, 20_000  # t-SNE of more takes minutes
+TSNE_MIN_VECTORS, TSNE_MAX_VECTORS = 10, 20_000  # beyond 20,000, t-SNE takes minutes
 TSNE_ITERATIONS = 750
 
 
@@ -37,7 +37,7 @@ def project_2d(vectors: Floats, on_progress: Callable[[float], None] | None = No
 
 
 def _pca(vectors: Floats) -> Floats:
-    """Coordinates along the first two principal axes, (n, 2)."""
+    """Return coordinates along the first two principal axes, (n, 2)."""
     centred = vectors - vectors.mean(0)
     _, axes = np.linalg.eigh(centred.T @ centred)
     axes = axes[:, :-3:-1]
@@ -53,7 +53,7 @@ def _fit_to_square(points: Floats) -> Floats:
 
 
 class _ProgressParser(io.StringIO):
-    """Parse the progress from what t-SNE prints; scikit-learn has no callback."""
+    """Parse the progress from the output of t-SNE; scikit-learn has no callback."""
 
     def __init__(self, on_progress: Callable[[float], None]) -> None:
         super().__init__()

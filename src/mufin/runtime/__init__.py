@@ -1,1 +1,1 @@
-"""What makes prediction and training fast on a device; imports nothing of ours."""
+"""Fast prediction and training on a device; imports nothing else from mufin."""

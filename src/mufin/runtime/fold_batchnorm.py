@@ -1,4 +1,4 @@
-"""Convolutions with the batch norm behind them folded in, for networks that only predict.
+"""Convolutions with folded batch norms, for prediction only.
 
 EfficientNet-Lite0, one image at 128 px on one core: 7.4 to 9.3 ms instead of 9.7 to 12.5; with weights in
 oneDNN's layout, images are encoded 1.5 times as fast.
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mufin.runtime.onednn import NOTHING, RELU6, can_pack, convolution, pack_convolution
+from mufin.runtime.onednn import IDENTITY, RELU6, can_pack, convolution, pack_convolution
 
 
 class FoldedConvolution(nn.Module):
-    """relu6(norm(conv(x))), or without the relu6, as one convolution: w′ = w γ/σ and b′ = β − μ γ/σ."""
+    """norm(conv(x)), optionally with relu6, as one convolution: w′ = w γ/σ and b′ = β − μ γ/σ."""
 
     def __init__(self, conv: Any, norm: Any, relu: bool) -> None:
-        """`conv` may hold a `static_padding`: zeros at the left, right, top, bottom."""
+        """`conv.static_padding` may pad with zeros (left, right, top, bottom)."""
         super().__init__()
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
         weight = (conv.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
@@ -28,24 +28,24 @@ class FoldedConvolution(nn.Module):
         self.stride, self.groups, self.relu = list(conv.stride), int(conv.groups), relu
         edges = tuple(getattr(conv.static_padding, "padding", (0,)))
         even = len(set(edges)) == 1
-        self.inside: int = edges[0] if even else 0
-        self.outside: tuple[int, ...] = () if even else edges
+        self.padding: int = edges[0] if even else 0
+        self.extra_padding: tuple[int, ...] = () if even else edges
         self.packs = can_pack()
-        self.layouts: dict[torch.Size, Tensor] = {}  # of the weights, by the shape of the input
+        self.layouts: dict[torch.Size, Tensor] = {}  # packed weights by input shape
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FoldedConvolution:
-        return self  # it never changes
+        return self  # immutable
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, H, W) → (n, c′, H′, W′)."""
-        if self.outside:
-            x = F.pad(x, self.outside)
+        if self.extra_padding:
+            x = F.pad(x, self.extra_padding)
         if not self.packs:
-            found = F.conv2d(x, self.weight, self.bias, self.stride, self.inside, 1, self.groups)
+            found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)
             return F.hardtanh(found, 0.0, 6.0, inplace=True) if self.relu else found
         if x.shape not in self.layouts:
-            settings = (self.stride, self.inside, self.groups)
+            settings = (self.stride, self.padding, self.groups)
             self.layouts[x.shape] = pack_convolution(self.weight, x.shape, *settings)
-        after = RELU6 if self.relu else NOTHING
+        activation = RELU6 if self.relu else IDENTITY
         layout = self.layouts[x.shape]
-        return convolution(x, layout, self.bias, self.stride, self.inside, self.groups, after)
+        return convolution(x, layout, self.bias, self.stride, self.padding, self.groups, activation)

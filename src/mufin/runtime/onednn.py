@@ -1,4 +1,4 @@
-"""oneDNN products and convolutions with weights that are packed once (private operators of torch)."""
+"""oneDNN products and convolutions with prepacked weights (private torch operators)."""
 
 from __future__ import annotations
 
@@ -7,61 +7,71 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-After = tuple[str, list[float], str]
-NOTHING: After = ("none", [], "")
-GELU: After = ("gelu", [], "none")
-RELU6: After = ("hardtanh", [0.0, 6.0], "")
+Activation = tuple[str, list[float], str]
+IDENTITY: Activation = ("none", [], "")
+GELU: Activation = ("gelu", [], "none")
+RELU6: Activation = ("hardtanh", [0.0, 6.0], "")
 
 
 def can_pack() -> bool:
-    """Whether this torch and this CPU have packed products and convolutions."""
+    """Return whether torch supports packed products and convolutions on this CPU."""
     wanted = ("_linear_pointwise", "_convolution_pointwise")
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in wanted)
 
 
 def fast_dtype() -> torch.dtype:
-    """Return bf16 where the CPU multiplies it (half the time, rounded to 8 bits), else f32."""
+    """Return bf16 if the CPU supports it (half the time, 8 bits of precision), else f32."""
     units = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     found = any(getattr(torch.cpu, unit, lambda: False)() for unit in units)
     return torch.bfloat16 if found else torch.float32
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:
-    """Lay out W (o, i) for about so many rows at a time; other numbers work too."""
+    """Pack W (o, i), optimised for about `rows` rows at a time; any number works."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
     return packed
 
 
-def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, after: After = NOTHING) -> Tensor:
-    """x Wᵀ + b (n, o) for x (n, i) and a packed W, then the activation `after`."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, *after)
+def product(
+    x: Tensor, packed: Tensor, bias: Tensor | None = None, activation: Activation = IDENTITY
+) -> Tensor:
+    """Return activation(x Wᵀ + b), (n, o), for x (n, i) and a packed W."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, *activation)
     return found
 
 
-def pack_convolution(weight: Tensor, shape: torch.Size, stride: list[int], edge: int, groups: int) -> Tensor:
-    """Lay out weights (o, i, h, w) for inputs of just this shape (n, c, H, W); others would be slow."""
+def pack_convolution(
+    weight: Tensor, shape: torch.Size, stride: list[int], padding: int, groups: int
+) -> Tensor:
+    """Pack weights (o, i, h, w) for inputs of this exact shape (n, c, H, W); others would be slow."""
     packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(
-        weight.detach(), [edge, edge], stride, [1, 1], groups, shape
+        weight.detach(), [padding, padding], stride, [1, 1], groups, shape
     )
     return packed
 
 
 def convolution(
-    x: Tensor, packed: Tensor, bias: Tensor, stride: list[int], edge: int, groups: int, after: After = NOTHING
+    x: Tensor,
+    packed: Tensor,
+    bias: Tensor,
+    stride: list[int],
+    padding: int,
+    groups: int,
+    activation: Activation = IDENTITY,
 ) -> Tensor:
-    """Convolve x (n, c, H, W), zeros around it, with packed weights, then apply the activation `after`."""
+    """Convolve zero-padded x (n, c, H, W) with packed weights, then apply the activation."""
     found: Tensor = torch.ops.mkldnn._convolution_pointwise(
-        x, packed, bias, [edge, edge], stride, [1, 1], groups, *after
+        x, packed, bias, [padding, padding], stride, [1, 1], groups, *activation
     )
     return found
 
 
-ROWS = 64  # tokens of a usual batch, for which the layout is chosen; others work too
-SMALL = 1 << 14  # weights; for fewer it makes no difference
+TYPICAL_ROWS = 64  # tokens of a typical batch, for which weights are packed; any number works
+MIN_WEIGHTS = 1 << 14  # packing smaller layers has no effect on speed
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b, with W in the layout of oneDNN, and a GELU behind it on request."""
+    """x Wᵀ + b with W in oneDNN's layout, optionally followed by a GELU."""
 
     def __init__(
         self,
@@ -70,23 +80,25 @@ class PackedLinear(nn.Module):
         gelu: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """In bf16 sums are still f32, the result is not."""
+        """Pack the weights; with bf16, sums are still f32, but the result is bf16."""
         super().__init__()
-        self.weight = pack(weight.to(dtype), ROWS)
+        self.weight = pack(weight.to(dtype), TYPICAL_ROWS)
         self.bias = None if bias is None else bias.detach().to(dtype)
-        self.after, self.dtype = GELU if gelu else NOTHING, dtype
+        self.activation, self.dtype = GELU if gelu else IDENTITY, dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x.to(self.dtype), self.weight, self.bias, self.after)
+        return product(x.to(self.dtype), self.weight, self.bias, self.activation)
 
 
 def pack_products(network: nn.Module) -> int:
-    """Pack the large products of a network in place, which can then only predict; return how many."""
+    """Pack the large linear layers of a network in place, for prediction only; return how many."""
     found = [
         (parent, name, child)
         for parent in network.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and child.weight.numel() >= SMALL and child.weight.dtype == torch.float32
+        if type(child) is nn.Linear
+        and child.weight.numel() >= MIN_WEIGHTS
+        and child.weight.dtype == torch.float32
     ]
     for parent, name, child in found if can_pack() else ():
         setattr(parent, name, PackedLinear(child.weight.detach(), child._parameters["bias"]))
@@ -94,7 +106,7 @@ def pack_products(network: nn.Module) -> int:
 
 
 def keep_weights(network: nn.Module) -> None:
-    """Have `state_dict` go on giving the weights of now, whatever form the network takes next."""
+    """Make `state_dict` return the current weights even after the network is converted."""
     weights = dict(network.state_dict())
 
     def restore(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:

@@ -61,7 +61,7 @@ def build_service(folder: Path, catalogue: Path | None, settings: Settings, exac
     limit_heaps()
     beside = None if catalogue is None else Catalogue.read(catalogue)
     model = load(folder, "cpu", exact)
-    model.embedder.only_embeds()
+    model.embedder.skip_early_features()
     return Service(model, folder, beside, settings)
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from mufin.errors import BusyError, ModelError
-from mufin.files.folder import state_of
+from mufin.files.folder import saved_checksum
 from mufin.files.lock import writing
 from mufin.model.labels import Labels
 from mufin.model.mufin import Mufin
-from mufin.model.store import adopted, save_labels
+from mufin.model.store import reload_labels, save_labels
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import Listing
 from mufin.serve.problem import Problem
@@ -111,10 +111,10 @@ class Live:
     def _catch_up(self) -> None:
         """Serve what another program has written since, unless it is another model."""
         model = self.state.model
-        if state_of(self.folder) == self._saved(model)["checksum"]:
+        if saved_checksum(self.folder) == self._saved(model)["checksum"]:
             return
         try:
-            fresh = adopted(model, self.folder)
+            fresh = reload_labels(model, self.folder)
         except ModelError as error:
             log.error("%s", error)
             raise Problem(409, "the model folder now holds another model; restart the service") from None

@@ -113,7 +113,7 @@ class Service:
             "modalities": reads,
             "own_items": state.labels.own_items,
             "adapts": state.model.ranker.adapts,
-            "signals": state.model.says,
+            "signals": state.model.part_descriptions,
             "categories": "category" in state.labels.items.table.column_names,
             "catalogue": self.catalogue is not None,
             "splits": [] if self.catalogue is None else self.catalogue.splits,

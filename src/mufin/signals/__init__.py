@@ -1,4 +1,4 @@
-"""Evidence about (query, label) pairs: one file per signal, and the mixture that makes it a score."""
+"""Signals, the sources of evidence about (query, label) pairs, and the mixture that scores them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mufin.signals.similarity import Similarity
 from mufin.signals.titles import Titles
 from mufin.signals.words import Words
 
-# In this order: the shortlist comes first, and titles count the votes of neighbours that others found.
+# The order matters: the shortlist comes first, and Titles needs the neighbours found by Memory and Words.
 SIGNALS: list[type[Signal]] = [Similarity, Classifier, Memory, Words, Titles, Pretrained]
 
 
 def signals_of(config: Config, layout: Layout | None = None) -> tuple[Signal, ...]:
-    """The signals that these settings ask for, before training."""
-    made = (kind.of(config, layout) for kind in SIGNALS)
-    return tuple(signal for signal in made if signal is not None)
+    """Create the untrained signals that the settings enable."""
+    created = (kind.of(config, layout) for kind in SIGNALS)
+    return tuple(signal for signal in created if signal is not None)

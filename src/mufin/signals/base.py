@@ -1,4 +1,4 @@
-"""Signal: one source of evidence about a (query, label) pair, and what all signals share."""
+"""Define the Signal interface and the data that all signals share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features, Groups
 from mufin.encode.rows import Rows
 from mufin.errors import ModelError
-from mufin.files.folder import AGAIN
+from mufin.files.folder import RECOVERY_HINT
 from mufin.files.tensors import Tensors, read_tensors, write_tensors
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import among, pair_keys
@@ -35,47 +35,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """One number per (query, label) that a signal gives the mixture."""
+    """One number per (query, label) pair, passed by a signal to the mixture."""
 
-    name: str  # its weight is stored under this name
-    start: float = 0.0  # where a learnt weight starts
-    scale: float = 5.0  # how far one unit of the ridge lets the weight move
-    by_rarity: bool = True  # also weighted by how rare the label is
-    pairs: bool = False  # also multiplied with every other such column: they may confirm one another
+    name: str  # the weight is stored under this name
+    start: float = 0.0  # initial value of a learnt weight
+    scale: float = 5.0  # change in weight that costs one unit of the ridge penalty
+    by_rarity: bool = True  # also multiplied by the label's rarity
+    pairs: bool = False  # also multiplied with every other such column, to reward agreement
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a trained model knows and every signal may use."""
+    """The parts of a trained model that every signal may use."""
 
     labels: Labels
     index: Index  # over the labels
-    entries: tuple[Kind, ...]  # what a label has in it
+    entries: tuple[Kind, ...]  # kinds of index entries per label
     embedder: Embedder
     ranker: Ranker
-    points: Lists  # the labels of each remembered training point
+    points: Lists  # labels of each remembered training point
 
 
 @dataclass(frozen=True)
 class Query:
-    """A batch of B queries: their bags, what each signal read of them, and which labels they may be given."""
+    """A batch of B queries: their bags, the readings of each signal, and the labels they may receive."""
 
     known: Known
     bags: PackedBags
-    readings: Mapping[str, Any]  # Rows of each signal, by its name, where they were read: on the CPU
-    exclude: csr_matrix | None = None  # (B, L): labels not to be shown for a query
+    readings: Mapping[str, Any]  # Rows on the CPU, by signal name
+    exclude: csr_matrix | None = None  # (B, L): labels not to return for a query
     allowed: Tensor | None = None  # (L,) bool; None: all labels
     memo: dict[str, Any] = field(default_factory=dict)
-    """What proposals and scores share, each computed once per batch, by the name of its signal."""
+    """Results shared by `propose` and `score`, computed once per batch; keys start with the signal name."""
     neighbours: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Training points (B, n) that a signal found, −1 where fewer, and the logits of their votes."""
+    """By signal name: the nearest training points (B, n), padded with −1, and the logits of their votes."""
 
     def __len__(self) -> int:
         return len(self.bags)
 
     @cached_property
     def bag(self) -> Bag:
-        """X̂¹, padded."""
+        """X̂¹, the padded bags of all queries."""
         return self.bags.take(torch.arange(len(self.bags), device=self.bags.rows.device))
 
     @cached_property
@@ -84,37 +84,37 @@ class Query:
         return self.bag.vector()
 
     def reading(self, name: str) -> Any:
-        """What a signal read of the queries, on the device of their bags."""
+        """Return a signal's reading of the queries, on the device of the bags."""
         key = f"{name}: reading"
         if key not in self.memo:
             self.memo[key] = self.readings[name].to(self.bags.rows.device)
         return self.memo[key]
 
     def take(self, rows: Ints) -> Query:
-        """Some of the queries."""
-        some = torch.from_numpy(rows).to(self.bags.rows.device)
-        readings = {name: read.take(rows) for name, read in self.readings.items()}
+        """Select these queries."""
+        selected = torch.from_numpy(rows).to(self.bags.rows.device)
+        readings = {name: reading.take(rows) for name, reading in self.readings.items()}
         exclude = None if self.exclude is None else self.exclude[rows]
-        return Query(self.known, self.bags.select(some), readings, exclude, self.allowed)
+        return Query(self.known, self.bags.select(selected), readings, exclude, self.allowed)
 
     def most_voted(self, labels: Tensor, votes: Tensor, k: int) -> Tensor:
-        """The k eligible labels (B, ≤ k) with the most votes, both (B, V); −1 where there are fewer."""
-        shown = self.eligible(labels)
-        order = torch.where(shown, votes, -1.0).argsort(dim=1, descending=True, stable=True)[:, :k]
-        return labels.gather(1, order).where(shown.gather(1, order), -1)
+        """Return the k eligible labels (B, ≤ k) with the most votes, padded with −1; inputs are (B, V)."""
+        eligible = self.eligible(labels)
+        order = torch.where(eligible, votes, -1.0).argsort(dim=1, descending=True, stable=True)[:, :k]
+        return labels.gather(1, order).where(eligible.gather(1, order), -1)
 
     def eligible(self, labels: Tensor) -> Tensor:
-        """Which labels (B, K) may be shown, bool; never −1."""
-        shown = labels >= 0
+        """Return a mask of the labels (B, K) that may be returned; False for −1."""
+        eligible = labels >= 0
         if self.allowed is not None:
-            shown &= self.allowed[labels.clamp(min=0)]
+            eligible &= self.allowed[labels.clamp(min=0)]
         if self.exclude is not None and self.hidden is not None:
-            shown &= ~among(self.hidden, _keys(labels, self.exclude.shape[1]))
-        return shown
+            eligible &= ~among(self.hidden, _keys(labels, self.exclude.shape[1]))
+        return eligible
 
     @cached_property
     def hidden(self) -> Tensor | None:
-        """The pairs of `exclude` as ascending keys; None if there are none."""
+        """The pairs in `exclude` as sorted keys, or None if there are none."""
         if self.exclude is None or not self.exclude.nnz:
             return None
         return pair_keys(self.exclude).to(self.bags.rows.device)
@@ -122,123 +122,123 @@ class Query:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Label rows (B, K) to be scored for each query, −1 where there are fewer."""
+    """Label rows (B, K) to score for each query, padded with −1."""
 
     rows: Tensor
     labels: Labels
 
     @cached_property
     def bags(self) -> Bag:
-        """Ẑ¹ of each, (B, K, n, D)."""
+        """Ẑ¹ of each candidate, (B, K, n, D)."""
         return self.labels.bags.take(self.rows)
 
 
 @dataclass(frozen=True)
 class Training:
-    """What signals learn from once the networks are trained: remembered points, all labels, who has what."""
+    """Data for `Signal.learn`, once the networks are trained: remembered points, labels, relevance."""
 
     points: Query  # the M remembered points
-    labels: Query  # all labels, as if they were queries
+    labels: Query  # all labels, in the form of queries
     relevance: csr_matrix  # (M, L) bool
-    exclude: csr_matrix  # (M, L) bool: pairs that say nothing either way
-    own_items: bool  # the labels are items themselves
+    exclude: csr_matrix  # (M, L) bool: pairs of unknown relevance, neither positive nor negative
+    own_items: bool  # the labels are catalogue items
 
 
 class Signal:
-    """One source of evidence; a subclass overrides what it needs. Never changed in place."""
+    """One source of evidence about (query, label) pairs. Immutable; subclasses override what they need."""
 
-    name: ClassVar[str]  # its key in `hit.parts`, in JSON, on the page and in reports
-    says: ClassVar[str]  # what it is, in a few words, for people
+    name: ClassVar[str]  # key in `hit.parts`, in JSON, on the page and in reports
+    description: ClassVar[str]  # a few words for users
     columns: ClassVar[tuple[Column, ...]]
-    network: nn.Module | None = None  # weights that it brings, stored with the model's other networks
+    network: nn.Module | None = None  # extra weights, stored with the model's other networks
 
     @classmethod
     def of(cls, config: Config, layout: Layout | None = None) -> Self | None:
-        """The signal before training, None if the settings leave it out; `layout` as in `Embedder`."""
+        """Create the untrained signal, or None if the settings disable it; `layout` as in `Embedder`."""
         return cls()
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def study(self, items: Items) -> Self:
-        """Learn what is needed to read, from the training items."""
+        """Learn from the training items what `read` needs."""
         return self
 
     def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> Rows | None:
-        """What the signal needs of each item beside its bag, as queries and as labels."""
+        """Extract what the signal needs from each item besides its bag, for queries and labels alike."""
         return None
 
     # -- evidence ----------------------------------------------------------------------------------------
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
-        """Eligible labels to add to the candidates: tensors of up to k per query (B, ≤ k), −1 where fewer."""
+        """Propose eligible labels as candidates: tensors (B, ≤ k) of up to k per query, padded with −1."""
         return []
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
-        """The columns of each candidate, (B, K, len(columns)); −inf for one that cannot be compared."""
+        """Return the columns of each candidate, (B, K, len(columns)); −inf where it cannot be compared."""
         raise NotImplementedError
 
-    # -- a signal's life ---------------------------------------------------------------------------------
+    # -- learning and updates ----------------------------------------------------------------------------
 
     def learn(self, training: Training) -> Self:
-        """Keep what is needed of training points and labels."""
+        """Return a copy that stores what it needs of the training points and labels."""
         return self
 
     def with_labels(self, labels: Query) -> Self:
-        """With these labels behind the others."""
+        """Return a copy with these labels appended."""
         return self
 
     def with_points(self, points: Query) -> Self:
-        """With these training points behind the others."""
+        """Return a copy with these training points appended."""
         return self
 
     def keep(self, labels: Ints, points: Ints) -> Self:
-        """Only these labels and remembered points, numbered anew."""
+        """Return a copy with only these labels and remembered points, renumbered."""
         return self
 
     def to(self, device: torch.device) -> Self:
         return self
 
     def point_vectors(self) -> Tensor | None:
-        """x̂¹ (M, D) of the remembered points, if it keeps them."""
+        """Return x̂¹ (M, D) of the remembered points, or None if the signal does not store them."""
         return None
 
     # -- on disk -----------------------------------------------------------------------------------------
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What it knows of labels and points, by name."""
+        """Yield the stored tensors of labels and points, by name."""
         return iter(())
 
     def restored(self, tensors: Tensors, known: Known) -> Self:
-        """With what `tensors` gave."""
+        """Return a copy with the tensors that `tensors` yielded."""
         return self
 
     def write(self, folder: Path) -> None:
-        """Its files, named after it."""
-        found = list(self.tensors())
-        if found:
-            write_tensors(folder / f"{self.name}.safetensors", iter(found))
+        """Write the signal's files, which start with its name."""
+        stored = list(self.tensors())
+        if stored:
+            write_tensors(folder / f"{self.name}.safetensors", iter(stored))
 
     def load(self, files: Mapping[str, Path], known: Known) -> Self:
-        """With what `write` wrote; `files` has the path of each file of the model folder by name."""
+        """Return a copy with what `write` wrote; `files` maps names in the model folder to paths."""
         path = files.get(f"{self.name}.safetensors")
         if path is not None:
             return self.restored(read_tensors(path), known)
         if next(self.tensors(), None) is not None:
-            raise ModelError(f"the model folder has no {self.name}.safetensors: {AGAIN}")
+            raise ModelError(f"the model folder has no {self.name}.safetensors: {RECOVERY_HINT}")
         return self
 
 
 def marked(labels: Tensor, relation: csr_matrix) -> Tensor:
-    """Which label rows (B, K) stand in the relation (B, L), bool; −1 never does."""
+    """Return a mask of the label rows (B, K) that are in the relation (B, L); False for −1."""
     return among(pair_keys(relation).to(labels.device), _keys(labels, relation.shape[1])) & (labels >= 0)
 
 
 def _keys(labels: Tensor, n_labels: int) -> Tensor:
-    """row · L + label of labels (B, K); who is −1 must be left out apart."""
+    """Return keys row · L + label for labels (B, K); the caller must mask −1."""
     rows = torch.arange(len(labels), device=labels.device)
     return rows[:, None] * n_labels + labels
 
 
 def grouped(features: Features, groups: Groups) -> dict[str, Any]:
-    """What the signals read of each group of items."""
+    """Combine the signals' readings of items into readings per group."""
     return {name: rows.grouped(groups.offsets, groups.members) for name, rows in features.readings.items()}

@@ -1,4 +1,4 @@
-"""Classifier c: what the label's one-vs-all classifier makes of the query adapted to the label."""
+"""Classifier c: the score of the label's one-vs-all classifier for the query adapted to the label."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mufin.signals.base import Candidates, Column, Query, Signal
 
 
 class Classifier(Signal):
-    """c = ⟨x̂²ˡ, w_l⟩, x̂²ˡ from the cross-attention of X̂¹ and Ẑ¹_l where the model has one."""
+    """c = ⟨x̂²ˡ, w_l⟩, with x̂²ˡ from cross-attention of X̂¹ and Ẑ¹_l if the model has it."""
 
     name = "classifier"
-    says = "what training learnt about the label"
+    description = "score of the label's trained classifier"
     columns = (Column("classifier", start=20.0, scale=20.0, pairs=True),)
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:

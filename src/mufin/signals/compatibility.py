@@ -1,4 +1,4 @@
-"""Compatibility: which content goes with which, in closed form, for labels without training."""
+"""Compatibility of datapoints and labels by content, in closed form, for labels without training."""
 
 from __future__ import annotations
 
@@ -14,180 +14,189 @@ from mufin.data.ragged import Ints
 from mufin.errors import UsageError
 from mufin.signals.mixture import softmax_weights
 
-MOST = 50_000  # pairs remembered
-WIDTH = 0.5  # of the kernel, in coordinates whose variance is at most 1
-FLOOR = 0.01  # how far below chance a pair may count
-CHUNK = 256  # rows of (B, P) kernels at a time
+MAX_PAIRS = 50_000  # remembered
+KERNEL_WIDTH = 0.5  # in coordinates with a variance of at most 1
+RATIO_FLOOR = 0.01  # added to the density ratio, so that an unlikely pair keeps a finite logarithm
+CHUNK_ROWS = 256  # of a (B, P) kernel
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """P pairs in coordinates where points and labels can be compared with others of their kind."""
+    """P remembered pairs, in coordinates for comparing points with points and labels with labels."""
 
     points: Tensor  # (P, k)
     labels: Tensor  # (P, k)
-    weight: Tensor  # (P,), sums to 1
+    weight: Tensor  # (P,), sum to 1
 
     @classmethod
     def of(cls, points: Tensor, labels: Tensor, weights: csr_matrix) -> Pairs:
-        """All weighted pairs (N, L) of points (N, k) and labels (L, k), or an even sample of them."""
+        """Store all weighted pairs (N, L) of points (N, k) and labels (L, k), or evenly spaced ones."""
         pairs = weights.tocoo()
-        chosen = np.arange(0, pairs.nnz, max(1, -(-pairs.nnz // MOST)))
+        chosen = np.arange(0, pairs.nnz, max(1, -(-pairs.nnz // MAX_PAIRS)))
         rows, columns = (torch.from_numpy(which[chosen].astype(np.int64)) for which in (pairs.row, pairs.col))
         weight = torch.from_numpy(pairs.data[chosen].astype(np.float32))
         return cls(points[rows], labels[columns], weight / weight.sum())
 
     def score(self, x: Tensor, z: Tensor) -> Tensor:
-        """log(0.01 + Σ w K(x, xᵢ) K(z, zᵢ) / (Σ w K(x, xᵢ) · Σ w K(z, zᵢ))), (B, C); K = exp(−|·|² / 0.5)."""
-        near_z = _kernel(z, self.labels)  # (C, P)
-        return torch.cat([self._chunk(part, near_z) for part in x.split(CHUNK)])
+        """Return log(0.01 + Σ w K(x, xᵢ) K(z, zᵢ) / (Σ w K(x, xᵢ) · Σ w K(z, zᵢ))), (B, C).
 
-    def _chunk(self, x: Tensor, near_z: Tensor) -> Tensor:
-        near_x = _kernel(x, self.points) * self.weight  # (B, P)
-        apart = near_x.sum(1)[:, None] * (near_z @ self.weight)
-        return (near_x @ near_z.T / apart.clamp(min=1e-12) + FLOOR).log()
+        K is the kernel exp(−|·|² / 0.5).
+        """
+        kernel_z = _kernel(z, self.labels)  # (C, P)
+        return torch.cat([self._score_chunk(part, kernel_z) for part in x.split(CHUNK_ROWS)])
+
+    def _score_chunk(self, x: Tensor, kernel_z: Tensor) -> Tensor:
+        kernel_x = _kernel(x, self.points) * self.weight  # (B, P)
+        independent = kernel_x.sum(1)[:, None] * (kernel_z @ self.weight)
+        return (kernel_x @ kernel_z.T / independent.clamp(min=1e-12) + RATIO_FLOOR).log()
 
 
 def _kernel(x: Tensor, others: Tensor) -> Tensor:
-    """exp(−|x − o|² / WIDTH), (B, P), of each row relative to its nearest: a ratio is left as it is."""
+    """Return exp(−|x − o|² / KERNEL_WIDTH), (B, P), divided by each row's maximum; ratios do not change."""
     distance = torch.cdist(x, others, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (-(distance - distance.amin(1, keepdim=True)) / WIDTH).exp()
+    return (-(distance - distance.amin(1, keepdim=True)) / KERNEL_WIDTH).exp()
 
 
-COMPONENTS = 128  # principal components kept of each encoder's output
-SHRINKAGE = 0.3  # of a covariance towards the sphere
-NEAR = 24  # strongest correlations that remembered pairs are compared by
-CLOSEST = 0.95  # a correlation of 1 would weigh infinitely
+COMPONENTS = 128  # principal components kept per encoder
+SHRINKAGE = 0.3  # of a covariance towards a multiple of the identity
+KERNEL_COORDINATES = 24  # most correlated coordinates, used by the kernels
+MAX_CORRELATION = 0.95  # the score diverges at 1
 PARTS = ("classifier", "similarity", "compatibility")
-START = (0.0, 0.0, 1.0)  # compatibility is a log odds: by itself it needs no weight
-SCALE = (20.0, 20.0, 1.0)
-RIDGE, FEW = 1e-2, 10.0  # held-out points with labels that nobody else has are few
+START_WEIGHTS = (0.0, 0.0, 1.0)  # compatibility is a log density ratio, so its natural weight is 1
+WEIGHT_SCALE = (20.0, 20.0, 1.0)
+RIDGE = 1e-2
+SMALL_SAMPLE = 10.0  # queries; few held-out points have a label that no other point has, so a ridge is needed
 
 
 @dataclass(frozen=True)
 class Side:
-    """Evidence e (n, H), NaN where there is none, to coordinates (e − mean) · basis − shift, (n, k)."""
+    """Map content e (n, H), NaN where missing, to coordinates (e − mean) · basis − shift, (n, k)."""
 
     mean: Tensor  # (H,)
     basis: Tensor  # (H, k)
     shift: Tensor  # (k,)
 
     @classmethod
-    def principal(cls, evidence: Tensor, blocks: list[slice]) -> Side:
-        """The principal components of each block of columns, what an encoder says; others are not read."""
-        mean = evidence.nanmean(0).nan_to_num()
+    def principal(cls, content: Tensor, blocks: list[slice]) -> Side:
+        """Compute principal components per block of columns (one per encoder); ignore other columns."""
+        mean = content.nanmean(0).nan_to_num()
         bases = []
         for block in blocks:
-            part = _principal(evidence[:, block] - mean[block])
+            part = _principal_components(content[:, block] - mean[block])
             bases.append(part.new_zeros(len(mean), part.shape[1]))
             bases[-1][block] = part
         basis = torch.cat(bases, 1)
         return cls(mean, basis, basis.new_zeros(basis.shape[1]))
 
-    def __call__(self, evidence: Tensor) -> Tensor:
-        """What is missing counts as the mean."""
-        known: Tensor = (evidence.to(self.mean) - self.mean).nan_to_num()
-        return known @ self.basis - self.shift
+    def __call__(self, content: Tensor) -> Tensor:
+        """Map content to coordinates, replacing missing values by the mean."""
+        centred: Tensor = (content.to(self.mean) - self.mean).nan_to_num()
+        return centred @ self.basis - self.shift
 
     def columns(self, block: slice) -> Tensor:
-        """Which coordinates come from these columns of the evidence, (k,) bool."""
+        """Return a mask (k,) of the coordinates that depend on these columns of the content."""
         return self.basis[block].any(0)
 
     def only(self, which: Tensor) -> Side:
-        """Some of the coordinates."""
+        """Keep only these coordinates."""
         return Side(self.mean, self.basis[:, which], self.shift[which])
 
-    def turned(self, centre: Tensor, by: Tensor) -> Side:
-        """Coordinates y as (y − centre) · by."""
-        return Side(self.mean, self.basis @ by, (self.shift + centre) @ by)
+    def transformed(self, centre: Tensor, matrix: Tensor) -> Side:
+        """Replace coordinates y by (y − centre) · matrix."""
+        return Side(self.mean, self.basis @ matrix, (self.shift + centre) @ matrix)
 
 
 @dataclass(frozen=True)
 class View:
-    """log p(x, z) / (p(x) p(z)) twice, added: by a Gaussian and by the remembered pairs around x and z.
+    """The sum of two estimates of log p(x, z) / (p(x) p(z)): Gaussian, and by kernels on remembered pairs.
 
-    The Gaussian's is Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²).
+    The Gaussian estimate is Σ −½ log(1 − ρ²) + (ρ x z − ½ ρ² (x² + z²)) / (1 − ρ²).
     """
 
     points: Side
     labels: Side
-    correlation: Tensor  # ρ (k,), falling
+    correlation: Tensor  # ρ (k,), descending
     pairs: Pairs
 
     @classmethod
     def fit(cls, points: Side, labels: Side, x: Tensor, z: Tensor, relevance: csr_matrix) -> View:
-        """From coordinates x (N, k) and z (L, k') and how often each pair was met, (N, L)."""
-        pairs = _even(relevance)
+        """Fit to coordinates x (N, k) and z (L, k') and the count of each pair, (N, L)."""
+        pairs = _balanced_weights(relevance)
         x, z = x.double().cpu(), z.double().cpu()
-        of_x, of_z = (torch.from_numpy(np.asarray(pairs.sum(axis)).ravel()) for axis in (1, 0))
-        mean_x, mean_z = of_x @ x, of_z @ z
+        weight_x, weight_z = (torch.from_numpy(np.asarray(pairs.sum(axis)).ravel()) for axis in (1, 0))
+        mean_x, mean_z = weight_x @ x, weight_z @ z
         x, z = x - mean_x, z - mean_z
         white_x, white_z = (
             _whitening((side * weight[:, None]).T @ side, relevance.nnz)
-            for side, weight in ((x, of_x), (z, of_z))
+            for side, weight in ((x, weight_x), (z, weight_z))
         )
-        across = x.T @ torch.from_numpy(pairs @ z.numpy())
-        left, correlation, right = torch.linalg.svd(white_x @ across @ white_z, full_matrices=False)
-        turn_x, turn_z, correlation = white_x @ left, white_z @ right.T, correlation.clamp(max=CLOSEST)
-        near_x, near_z = (_near(c, correlation).float() for c in (x @ turn_x, z @ turn_z))
+        cross_covariance = x.T @ torch.from_numpy(pairs @ z.numpy())
+        left, correlation, right = torch.linalg.svd(white_x @ cross_covariance @ white_z, full_matrices=False)
+        to_x, to_z, correlation = white_x @ left, white_z @ right.T, correlation.clamp(max=MAX_CORRELATION)
+        kernel_x, kernel_z = (_kernel_coordinates(c, correlation).float() for c in (x @ to_x, z @ to_z))
         return cls(
-            points.turned(mean_x.float(), turn_x.float()), labels.turned(mean_z.float(), turn_z.float()),
-            correlation.float(), Pairs.of(near_x, near_z, pairs),
-        )  # fmt: skip
+            points.transformed(mean_x.float(), to_x.float()),
+            labels.transformed(mean_z.float(), to_z.float()),
+            correlation.float(),
+            Pairs.of(kernel_x, kernel_z, pairs),
+        )
 
     def score(self, points: Tensor, labels: Tensor) -> Tensor:
-        """(B, C) of points by their evidence (B, H) and labels by theirs (C, H')."""
+        """Score points and labels, (B, C), from content (B, H) and (C, H')."""
         x, z, r = self.points(points), self.labels(labels), self.correlation
         rest = 1 - r.square()
-        alone = r.square() / (2 * rest)
-        together = (x * r / rest) @ z.T
-        gaussian = together - (x.square() @ alone)[:, None] - z.square() @ alone - rest.log().sum() / 2
-        return gaussian + self.pairs.score(_near(x, r), _near(z, r))
+        quadratic = r.square() / (2 * rest)
+        mixed = (x * r / rest) @ z.T
+        gaussian = mixed - (x.square() @ quadratic)[:, None] - z.square() @ quadratic - rest.log().sum() / 2
+        return gaussian + self.pairs.score(_kernel_coordinates(x, r), _kernel_coordinates(z, r))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What a model folder keeps."""
+        """Yield the tensors to store in a model folder, by name."""
         for name in ("points", "labels", "pairs"):
             yield from ((f"{name}.{key}", tensor) for key, tensor in vars(getattr(self, name)).items())
         yield "correlation", self.correlation
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], prefix: str = "") -> View:
-        """From what `tensors` gave, each name behind the prefix."""
+        """Restore from the tensors that `tensors` yielded, their names prefixed with `prefix`."""
         points, labels = (
             Side(*(tensors[f"{prefix}{name}.{key}"] for key in ("mean", "basis", "shift")))
             for name in ("points", "labels")
         )
         pairs = Pairs(*(tensors[f"{prefix}pairs.{key}"] for key in ("points", "labels", "weight")))
         view = cls(points, labels, tensors[f"{prefix}correlation"], pairs)
-        if not view.fits:
-            raise UsageError(f"the tensors of {prefix or 'it'} do not fit together")
+        if not view.is_consistent:
+            raise UsageError(f"the shapes or dtypes of tensors {prefix}* do not match")
         return view
 
     @property
-    def fits(self) -> bool:
-        """Whether all tensors are of the shapes that go together."""
+    def is_consistent(self) -> bool:
+        """Whether all tensors are float32 and their shapes match."""
         k, p = self.correlation.numel(), self.pairs.weight.numel()
-        known: list[tuple[Tensor, tuple[int, ...]]] = [(self.correlation, (k,)), (self.pairs.weight, (p,))]
-        known += [(each, (p, min(k, NEAR))) for each in (self.pairs.points, self.pairs.labels)]
+        expected: list[tuple[Tensor, tuple[int, ...]]] = [(self.correlation, (k,)), (self.pairs.weight, (p,))]
+        expected += [
+            (each, (p, min(k, KERNEL_COORDINATES))) for each in (self.pairs.points, self.pairs.labels)
+        ]
         for side in (self.points, self.labels):
             width = side.mean.numel()
-            known += [(side.mean, (width,)), (side.basis, (width, k)), (side.shift, (k,))]
-        return all(tuple(tensor.shape) == shape and tensor.dtype == torch.float32 for tensor, shape in known)
+            expected += [(side.mean, (width,)), (side.basis, (width, k)), (side.shift, (k,))]
+        return all(
+            tuple(tensor.shape) == shape and tensor.dtype == torch.float32 for tensor, shape in expected
+        )
 
 
 @dataclass(frozen=True)
 class Compatibility:
-    """f: the mean of several views, by all encoders and by each alone, of a whole set and of its members."""
+    """f: the mean score of several views, with all encoders and each alone, for sets and for members."""
 
-    sets: tuple[View, ...]  # evidence of a datapoint with a label's
-    members: tuple[View, ...]  # of one item of a datapoint with a label's; none where points are items
-    mixture: Tensor  # (3,) weights of c, a and f in the score of a label without training
+    sets: tuple[View, ...]  # of a whole datapoint and a label
+    members: tuple[View, ...]  # of one item of a datapoint and a label; empty if every datapoint is one item
+    mixture: Tensor  # (3,) weights of c, a and f in the score of an untrained label
 
     def score(self, points: Tensor, items: Tensor, member: Ints, offsets: Ints, labels: Tensor) -> Tensor:
-        """f (B, C) by the evidence of points (B, H), of items (I, H) and of labels (C, H').
+        """Return f (B, C) from the content of points (B, H), items (I, H) and labels (C, H').
 
-        Point b has the items member[offsets[b] : offsets[b + 1]]; each is scored by itself, then their mean
-        is taken.
+        Point b has the items member[offsets[b] : offsets[b + 1]]; their scores are averaged.
         """
         total = torch.stack([view.score(points, labels) for view in self.sets]).sum(0)
         if self.members:
@@ -198,7 +207,7 @@ class Compatibility:
         return total / (len(self.sets) + len(self.members))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What a model folder keeps."""
+        """Yield the tensors to store in a model folder, by name."""
         for kind in ("sets", "members"):
             for number, view in enumerate(getattr(self, kind)):
                 yield from ((f"{kind}.{number}.{name}", tensor) for name, tensor in view.tensors())
@@ -206,7 +215,7 @@ class Compatibility:
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor]) -> Compatibility:
-        """From what `tensors` gave."""
+        """Restore from the tensors that `tensors` yielded."""
         sets, members = (
             tuple(
                 View.of(tensors, f"{kind}.{number}.")
@@ -216,22 +225,24 @@ class Compatibility:
             for kind in ("sets", "members")
         )
         if not sets or tuple(tensors["mixture"].shape) != (len(PARTS),):
-            raise UsageError("it has no view of sets, or no mixture")
+            raise UsageError("no views of sets, or a mixture of the wrong size")
         return cls(sets, members, tensors["mixture"])
 
     def mixed(self, parts: Tensor) -> Tensor:
-        """s (B, C) of the parts (B, C, 3)."""
+        """Return s (B, C), the weighted sum of the parts (B, C, 3)."""
         return parts @ self.mixture.to(parts)
 
     def learnt(self, parts: Tensor, relevant: Tensor, negative: Tensor) -> Compatibility:
-        """With the mixture that ranks relevant labels without training above negative ones, (B, C) bool."""
-        start, scale = (torch.tensor(values).to(parts) for values in (START, SCALE))
-        mixture = softmax_weights(parts, relevant, negative, start, scale, lambda n: max(RIDGE, FEW / n))
+        """Fit the mixture so that relevant untrained labels rank above negative ones, both (B, C) bool."""
+        start, scale = (torch.tensor(values).to(parts) for values in (START_WEIGHTS, WEIGHT_SCALE))
+        mixture = softmax_weights(
+            parts, relevant, negative, start, scale, lambda n: max(RIDGE, SMALL_SAMPLE / n)
+        )
         return replace(self, mixture=mixture.cpu())
 
 
-def _even(relevance: csr_matrix) -> csr_matrix:
-    """Weights that sum to 1, r / √(Σ r of the point · Σ r of the label): what is everywhere says less."""
+def _balanced_weights(relevance: csr_matrix) -> csr_matrix:
+    """Return weights r / √(Σ r of the point · Σ r of the label), normalised: frequent ones count less."""
     pairs = csr_matrix(relevance, dtype=np.float64)
     rows, columns = (1 / np.sqrt(np.maximum(np.asarray(pairs.sum(axis)).ravel(), 1)) for axis in (1, 0))
     pairs = csr_matrix(diags(rows) @ pairs @ diags(columns))
@@ -239,14 +250,16 @@ def _even(relevance: csr_matrix) -> csr_matrix:
     return pairs
 
 
-def _near(coordinates: Tensor, correlation: Tensor) -> Tensor:
-    """The coordinates that tell most of the other side, by how much they tell."""
-    return coordinates[:, :NEAR] * correlation[:NEAR].sqrt()
+def _kernel_coordinates(coordinates: Tensor, correlation: Tensor) -> Tensor:
+    """Return the most correlated coordinates, scaled by √ρ."""
+    return coordinates[:, :KERNEL_COORDINATES] * correlation[:KERNEL_COORDINATES].sqrt()
 
 
-def _principal(centred: Tensor) -> Tensor:
-    """(n, H) with NaN where nothing is known → (H, k): columns standardised, then turned, then unit variance
-    in the mean; no components where nothing varies."""
+def _principal_components(centred: Tensor) -> Tensor:
+    """Return the principal basis (H, k) of standardised columns (n, H), skipping rows with NaN.
+
+    The components have unit variance on average. There are none if nothing varies.
+    """
     known = centred[~centred.isnan().any(1)].double()
     k = min(COMPONENTS, known.shape[1], len(known) - 1)
     if k < 1:
@@ -263,11 +276,11 @@ def _principal(centred: Tensor) -> Tensor:
 
 
 def _whitening(covariance: Tensor, pairs: int) -> Tensor:
-    """C^(−½) of a covariance shrunk towards the sphere, the more the fewer pairs it comes from."""
+    """Return C^(−½) of a covariance shrunk towards a sphere, more strongly for fewer pairs."""
     k = len(covariance)
     if not k:
         return covariance
-    sphere = (SHRINKAGE + k / max(1, pairs)) * covariance.trace() / k + 1e-9
-    values, vectors = torch.linalg.eigh(covariance + sphere * torch.eye(k, dtype=covariance.dtype))
+    shrinkage = (SHRINKAGE + k / max(1, pairs)) * covariance.trace() / k + 1e-9
+    values, vectors = torch.linalg.eigh(covariance + shrinkage * torch.eye(k, dtype=covariance.dtype))
     root: Tensor = (vectors / values.sqrt()) @ vectors.T
     return root

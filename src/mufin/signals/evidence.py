@@ -1,4 +1,4 @@
-"""From items to queries, from proposals to unique candidates, and the evidence of all signals."""
+"""Read items for all signals, merge their proposals, and collect their evidence."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ def read(
     cached: bool = True,
     progress: Advance = silent,
 ) -> Features:
-    """The frozen outputs of all descriptors, and what each signal reads of the items."""
-    found = embedder.features(items, cached, progress)
-    readings = {signal.name: signal.read(items, found, cached, progress) for signal in signals}
-    return replace(found, readings={name: rows for name, rows in readings.items() if rows is not None})
+    """Return the frozen encoder outputs of all descriptors, with the readings of each signal."""
+    features = embedder.features(items, cached, progress)
+    readings = {signal.name: signal.read(items, features, cached, progress) for signal in signals}
+    return replace(features, readings={name: rows for name, rows in readings.items() if rows is not None})
 
 
 def read_some(
     embedder: Embedder, signals: Sequence[Signal], items: Items, rows: Ints, progress: Progress, name: str
 ) -> Features:
-    """Features of these rows, numbered like all items; the others stay empty, their images unread."""
+    """Read features of these rows only; row numbers stay, and other rows are empty."""
     used = np.unique(rows)
     chosen = items.take(used)
-    (starts, texts), pictures = chosen.flat_texts(), chosen.flat_images()[1]
-    titles_again = int(np.count_nonzero(np.diff(starts))) * sum(s.network is not None for s in signals)
-    with progress.task(name, len(texts) + len(pictures) + titles_again) as task:
-        found = read(embedder, signals, chosen, progress=lambda *_: task.advance)
-    return found.spread(used, len(items))
+    (starts, texts), images = chosen.flat_texts(), chosen.flat_images()[1]
+    # A signal with its own network encodes every title once more.
+    extra_titles = int(np.count_nonzero(np.diff(starts))) * sum(s.network is not None for s in signals)
+    with progress.task(name, len(texts) + len(images) + extra_titles) as task:
+        features = read(embedder, signals, chosen, progress=lambda *_: task.advance)
+    return features.spread(used, len(items))
 
 
 def proposed(signals: Sequence[Signal], query: Query, k: int) -> Candidates:
-    """What the signals propose, up to k labels each."""
+    """Merge the proposals of all signals, up to k labels each, into unique candidates."""
     proposals = [labels for signal in signals for labels in signal.propose(query, k)]
     return Candidates(unique(proposals), query.known.labels)
 
 
 def evidence(signals: Sequence[Signal], query: Query, candidates: Candidates) -> Evidence:
-    """What every signal says of these candidates; a label that cannot be compared is not present."""
+    """Collect the columns of all signals; candidates that cannot be compared are marked as not present."""
     columns = torch.cat([signal.score(query, candidates) for signal in signals], dim=-1)  # (B, K, C)
     present = (candidates.rows >= 0) & ~columns.isinf().any(-1)
     frequency = candidates.labels.frequency[candidates.rows.clamp(min=0)]
@@ -59,9 +60,9 @@ def evidence(signals: Sequence[Signal], query: Query, candidates: Candidates) ->
 
 
 def unique(proposals: Sequence[Tensor]) -> Tensor:
-    """Proposed labels (B, K_i) as unique candidates (B, K), −1 where there are fewer.
+    """Merge proposed labels (B, K_i) into unique candidates (B, K), padded with −1.
 
-    The first proposal stays as it is, at the front.
+    The first proposal comes first, unchanged.
 
     >>> unique([torch.tensor([[4, 7]]), torch.tensor([[7, 2, -1]])])
     tensor([[4, 7, 2]])
@@ -69,14 +70,14 @@ def unique(proposals: Sequence[Tensor]) -> Tensor:
     first = proposals[0]
     if len(proposals) == 1:
         return first
-    every = torch.cat(list(proposals), dim=1)
-    # Of equal labels the earliest stands for all; sorted, they lie side by side.
-    ordered, place = every.sort(dim=1, stable=True)
+    joined = torch.cat(list(proposals), dim=1)
+    # Keep the earliest of equal labels: a stable sort puts it before its duplicates.
+    ordered, place = joined.sort(dim=1, stable=True)
     fresh = torch.ones_like(ordered, dtype=torch.bool)
     fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    labels = every.masked_fill(~torch.empty_like(fresh).scatter_(1, place, fresh), -1)
-    # Behind the first proposal mostly −1 is left: move what is there to the left, and cut off the rest.
+    labels = joined.masked_fill(~torch.empty_like(fresh).scatter_(1, place, fresh), -1)
+    # After the first proposal most entries are now −1: shift the labels left and trim the padding.
     rest = labels[:, first.shape[1] :]
-    there = rest >= 0
-    kept = there.sort(dim=1, descending=True, stable=True).indices[:, : int(there.sum(1).max())]
+    valid = rest >= 0
+    kept = valid.sort(dim=1, descending=True, stable=True).indices[:, : int(valid.sum(1).max())]
     return torch.cat([first, rest.gather(1, kept)], dim=1)

@@ -1,4 +1,4 @@
-"""Memory: training points near a query vote for their labels."""
+"""Memory: the training points nearest to a query vote for their labels."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from mufin.retrieve.lists import Lists
 from mufin.settings import Memory as Settings
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 
-FLOOR = 0.01  # a vote this small hardly counts
+NEGLIGIBLE_VOTES = 0.01  # a share of votes this small hardly counts
 
 
-def tallied(query: Query, name: str, by: str, lists: Lists) -> tuple[Tensor, Tensor]:
-    """Labels and votes (B, V) of the neighbours that signal `by` found, counted once per batch."""
+def count_votes(query: Query, name: str, by: str, lists: Lists) -> tuple[Tensor, Tensor]:
+    """Return labels and votes (B, V) of the neighbours found by signal `by`, counted once per batch."""
     if name not in query.memo:
         query.memo[name] = lists.tally(*query.neighbours[by])
     voted: tuple[Tensor, Tensor] = query.memo[name]
     return voted
 
 
-def given(candidates: Candidates, voted: Tensor, votes: Tensor) -> Tensor:
-    """The votes (B, K) that each candidate got; `voted` (B, V) ascends, −1 behind the last.
+def votes_for(candidates: Candidates, voted: Tensor, votes: Tensor) -> Tensor:
+    """Return the votes (B, K) for each candidate; `voted` (B, V) is ascending, then padded with −1.
 
     >>> voted, votes = torch.tensor([[2, 7, -1]]), torch.tensor([[0.75, 0.25, 0.0]])
-    >>> given(Candidates(torch.tensor([[7, 3, -1]]), None), voted, votes)
+    >>> votes_for(Candidates(torch.tensor([[7, 3, -1]]), None), voted, votes)
     tensor([[0.2500, 0.0000, 0.0000]])
     """
     rows = candidates.rows
@@ -47,17 +47,17 @@ def given(candidates: Candidates, voted: Tensor, votes: Tensor) -> Tensor:
     return votes.gather(1, place).masked_fill((voted.gather(1, place) != rows) | (rows < 0), 0.0)
 
 
-def strength(votes: Tensor) -> Tensor:
-    """log(1 + m / 0.01): whether there are votes at all matters more than how many; see `FLOOR`."""
-    return torch.log1p(votes / FLOOR)
+def log_votes(votes: Tensor) -> Tensor:
+    """Return log(1 + m / 0.01): having any votes matters more than how many; see `NEGLIGIBLE_VOTES`."""
+    return torch.log1p(votes / NEGLIGIBLE_VOTES)
 
 
 @dataclass(frozen=True)
 class Memory(Signal):
-    """m_l = Σ over the nearest points i with y_il = 1 of softmax_i(⟨x̂, key_i⟩ / τ)."""
+    """m_l = Σ softmax_i(⟨x̂, key_i⟩ / τ) over the nearest points i with y_il = 1."""
 
     name = "memory"
-    says = "votes of similar training examples"
+    description = "votes of similar training examples"
     columns = (Column("log memory", start=1.0, scale=1.0, pairs=True), Column("memory"))
 
     settings: Settings
@@ -70,18 +70,18 @@ class Memory(Signal):
         return cls(config.memory, torch.zeros(0, config.embed.dim))
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
-        """The labels with the most votes."""
+        """Propose the labels with the most votes."""
         return [query.most_voted(*self.votes(query), k)]
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
-        votes = given(candidates, *self.votes(query))
-        return torch.stack([strength(votes), votes], dim=-1)
+        votes = votes_for(candidates, *self.votes(query))
+        return torch.stack([log_votes(votes), votes], dim=-1)
 
     def votes(self, query: Query) -> tuple[Tensor, Tensor]:
-        """Voted label rows (B, V), ascending, −1 where there are fewer, and their votes."""
+        """Return the voted label rows (B, V), ascending, padded with −1, and their votes."""
         if self.name not in query.neighbours:
             query.neighbours[self.name] = self._neighbours(query.vector)
-        return tallied(query, self.name, self.name, query.known.points)
+        return count_votes(query, self.name, self.name, query.known.points)
 
     def _neighbours(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         if not len(self.keys):
@@ -106,18 +106,18 @@ class Memory(Signal):
 
     @property
     def entries(self) -> Entries:
-        """Each key is its own label here: what is found are points."""
+        """Index entries with one label per key, so that a search returns points."""
         return Entries(self.keys, torch.arange(len(self.keys), device=self.keys.device), len(self.keys))
 
     @cached_property
     def index(self) -> Index:
-        """Built on first use, unless it was loaded."""
+        """The index over the keys, loaded or built on first use."""
         return build_index(self.entries, queries=sample(self.keys))
 
     def with_index(self, index: Index) -> Memory:
-        """The same memory with an index over `entries` that was built before."""
+        """Return a copy with an existing index over `entries`."""
         copy = replace(self)
-        copy.__dict__["index"] = index  # where the cached property looks
+        copy.__dict__["index"] = index  # fill the cached property
         return copy
 
     def point_vectors(self) -> Tensor:
@@ -131,7 +131,7 @@ class Memory(Signal):
         return Memory(self.settings, tensors.get("keys", shape, (torch.float32,)))
 
     def write(self, folder: Path) -> None:
-        """The keys and, also where a GPU does without, what a CPU searches them by."""
+        """Write the keys and the index that a CPU needs, even if the model is on a GPU."""
         super().write(folder)
         built = on_cpu(self.__dict__.get("index"), self.entries, "auto", sample(self.keys))
         if isinstance(built, ApproximateIndex):

@@ -1,4 +1,4 @@
-"""Pretrained: how alike title and label are to the text encoder before it was trained."""
+"""Pretrained: similarity of title and label under the text encoder before training."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from mufin.signals.base import Candidates, Column, Known, Query, Signal, Trainin
 
 @dataclass(frozen=True)
 class Pretrained(Signal):
-    """t = ⟨E⁰(title), E⁰(label)⟩, E⁰ the text encoder as it came.
+    """t = ⟨E⁰(title), E⁰(label)⟩, where E⁰ is the text encoder before training.
 
-    Training makes an encoder forget what a catalogue has no examples of. Where the model's own text encoder
-    is frozen it serves here too; else the signal brings a copy of it.
+    Fine-tuning makes an encoder forget what the catalogue has no examples of. If the model's text encoder
+    is frozen, its outputs are reused; otherwise the signal holds its own copy.
     """
 
     name = "pretrained"
-    says = "how alike title and label are before any training"
+    description = "similarity of title and label before any training"
     columns = (Column("pretrained similarity", scale=20.0),)
 
     labels: DenseRows  # (L, H)
-    network: TextEncoder | FastTextEncoder | None = None  # E⁰ where the model's encoder is trained
+    network: TextEncoder | FastTextEncoder | None = None  # E⁰, if the model's encoder is trained
 
     @classmethod
     def of(cls, config: Config, layout: Layout | None = None) -> Pretrained | None:
@@ -42,7 +42,7 @@ class Pretrained(Signal):
             return None
         network: TextEncoder | FastTextEncoder | None = None
         early = config.embed.fusion == "early" and config.modalities != "text"
-        if config.text.train_layers != 0 or early:  # else the frozen outputs are at hand
+        if config.text.train_layers != 0 or early:  # otherwise reuse the frozen outputs
             frozen = config.text.model_copy(update={"train_layers": 0, "case": False})
             network = text_encoder(frozen, layout).eval()
         return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)

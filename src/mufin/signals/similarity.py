@@ -1,4 +1,4 @@
-"""Similarity a: how near a query's vector is to a label's nearest descriptor or centroid."""
+"""Similarity a: of a query's vector and the label's nearest descriptor or centroid."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mufin.signals.base import Candidates, Column, Query, Signal
 
 
 class Similarity(Signal):
-    """a = max ⟨x̂, v⟩ over what a label has in the index; its nearest labels are the shortlist R."""
+    """a = max ⟨x̂, v⟩ over a label's index entries v; the nearest labels form the shortlist R."""
 
     name = "similarity"
-    says = "how alike item and label are"
+    description = "similarity of item and label"
     columns = (Column("similarity", scale=20.0),)
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
-        """R: the k nearest labels."""
+        """Propose R, the k nearest labels."""
         found = query.known.index.search(query.vector, k, query.exclude, query.allowed)
         query.memo[self.name] = found
         return [found.labels]
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
-        """What the search found, then the similarity of candidates that other signals proposed."""
+        """Reuse the similarities of the search; compute those of candidates from other signals."""
         rows, known = candidates.rows, query.known
         found: Shortlist | None = query.memo.get(self.name)
         first = 0 if found is None else found.labels.shape[1]

@@ -1,4 +1,4 @@
-"""Titles: labels that an item's title names word for word, and votes for those neighbours' titles name."""
+"""Titles: labels named word for word in an item's title or in the titles of its neighbours."""
 
 from __future__ import annotations
 
@@ -16,69 +16,69 @@ from mufin.data.ragged import Ints, ranges
 from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Advance, Features
 from mufin.encode.rows import SparseRows, products
-from mufin.encode.words import TITLES, title_words
+from mufin.encode.words import TITLE_WIDTH, title_words
 from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.retrieve.lists import Lists
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.signals.memory import given, strength, tallied
+from mufin.signals.memory import count_votes, log_votes, votes_for
 
-ENOUGH = 10.0  # labels that chance would have listed; of fewer, that none is there says nothing
-LEFT_OUT = 0.5  # of what chance would have listed: with fewer there is a rule behind it
-PAIRS = 1 << 22  # looked at at a time
-FINDERS = ("memory", "words")  # the signals whose neighbours vote
+MIN_EXPECTED = 10.0  # listed pairs expected by chance; with fewer, their absence is no evidence
+MAX_LISTED_SHARE = 0.5  # of the expected pairs; if fewer are listed, the catalogue omits title labels
+PAIRS_PER_CHUNK = 1 << 22
+VOTING_SIGNALS = ("memory", "words")  # the signals whose neighbours vote
 
 
 @dataclass(frozen=True)
 class Titles(Signal):
-    """Whether a title has all words of a label; and votes of neighbours for their *title labels*.
+    """Whether the title contains all words of a label, and votes of neighbours for their *title labels*.
 
-    A catalogue may leave out of its lists what titles say anyway: an icon named "arrow left" does not list
-    "arrow". Remembered points then vote for such labels too, counted apart from those that they list.
+    A catalogue may omit labels that are already in the title: an icon named "arrow left" does not list
+    "arrow". Remembered points then vote for such labels too, counted separately from their listed labels.
     """
 
     name = "titles"
-    says = "the label's words in the title, or in titles of training examples"
+    description = "the label's words in the title, or in titles of training examples"
     columns = (
         Column("in title"),
         Column("log titles", scale=1.0, by_rarity=False), Column("titles", by_rarity=False),
         Column("log titles by words", scale=1.0, by_rarity=False), Column("titles by words", by_rarity=False),
     )  # fmt: skip
 
-    vote: bool  # whether title labels are looked for at all
-    labels: SparseRows  # (L, 2²⁰), a set of words each
-    title_labels: Lists  # of the M remembered points; of none of them where lists leave nothing out
+    vote: bool  # whether to look for title labels
+    labels: SparseRows  # (L, 2²⁰), the set of words of each label
+    title_labels: Lists  # of the M remembered points; all empty if the catalogue lists its title labels
 
     @classmethod
     def of(cls, config: Config, layout: Layout | None = None) -> Titles | None:
         if not config.text.words:
             return None
-        nothing = SparseRows.none(TITLES, "set")
+        empty = SparseRows.none(TITLE_WIDTH, "set")
         vote = bool(config.memory.title_labels and config.memory.neighbours)
-        return cls(vote, nothing, Lists.none(0, torch.device("cpu")))
+        return cls(vote, empty, Lists.none(0, torch.device("cpu")))
 
     def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> SparseRows:
         return SparseRows.of(title_words(items), "set")
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
-        """The title labels with the most votes."""
+        """Propose the title labels with the most votes."""
         return [query.most_voted(*voted, k) for voted in self._votes(query) if voted[0].shape[1]]
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         rows = candidates.rows
-        columns = [named(query.reading(self.name), self.labels, rows).float()]
+        columns = [contains_label(query.reading(self.name), self.labels, rows).float()]
         for voted in self._votes(query):
-            votes = given(candidates, *voted)
-            columns += [strength(votes), votes]
+            votes = votes_for(candidates, *voted)
+            columns += [log_votes(votes), votes]
         return torch.stack(columns, dim=-1)
 
     def _votes(self, query: Query) -> list[tuple[Tensor, Tensor]]:
-        """Title labels and their votes by each finder's neighbours, which signals before this one found."""
+        """Return title labels and votes per voting signal, using the neighbours it has already found."""
         none = torch.zeros(len(query), 0, device=query.vector.device)
         return [
-            tallied(query, f"{self.name} by {finder}", finder, self.title_labels)
-            if finder in query.neighbours and len(self.title_labels.labels)
+            count_votes(query, f"{self.name} by {signal}", signal, self.title_labels)
+            if signal in query.neighbours and len(self.title_labels.labels)
             else (none.long(), none)
-            for finder in FINDERS
+            for signal in VOTING_SIGNALS
         ]
 
     def learn(self, training: Training) -> Titles:
@@ -86,7 +86,7 @@ class Titles(Signal):
         found = None
         if self.vote and not training.own_items:
             points = training.points.readings[self.name]
-            found = left_out(points.csr, labels.csr, training.relevance, training.exclude)
+            found = unlisted_title_labels(points.csr, labels.csr, training.relevance, training.exclude)
         lists = Lists.none(len(training.points), torch.device("cpu")) if found is None else Lists.of(found)
         return replace(self, labels=labels, title_labels=lists).to(training.points.bags.rows.device)
 
@@ -110,53 +110,54 @@ class Titles(Signal):
 
     def restored(self, tensors: Tensors, known: Known) -> Titles:
         n_labels = len(known.labels.alive)
-        labels = tensors.get_sparse("labels", (n_labels, TITLES))
+        labels = tensors.get_sparse("labels", (n_labels, TITLE_WIDTH))
         lists = Lists.read(tensors, "title_labels.", len(known.points), n_labels)
         return replace(self, labels=SparseRows.of(labels, "set"), title_labels=lists)
 
 
-def named(titles: SparseRows, labels: SparseRows, candidates: Tensor) -> Tensor:
-    """(B, K) bool: whether titles (B, V) have all words of their candidates (B, K), rows of labels (L, V)."""
+def contains_label(titles: SparseRows, labels: SparseRows, candidates: Tensor) -> Tensor:
+    """Return (B, K) bool: whether titles (B, V) contain all words of candidates (B, K) of labels (L, V)."""
     _, words = labels.extent(candidates.clamp(min=0))  # (B, K)
     return (products(titles, labels, candidates) >= words) & (words > 0) & (candidates >= 0)
 
 
-def left_out(
+def unlisted_title_labels(
     titles: csr_matrix, labels: csr_matrix, relevance: csr_matrix, exclude: csr_matrix
 ) -> csr_matrix | None:
-    """(M, L) bool: labels (L, V) that titles (M, V) name and lists lack; None unless lists leave them out.
+    """Return (M, L) bool: labels (L, V) named in titles (M, V) but not listed; None if usually listed.
 
-    Titles and labels that have nothing to do with one another would meet by chance, Σ frequency / M over all
-    pairs in which the one names the other. Only if far fewer of these pairs are listed, they are left out on
-    purpose. Excluded pairs say nothing either way.
+    If titles and labels were independent, Σ frequency / M of the pairs in which a title names a label would
+    be listed by chance. If far fewer are, the catalogue omits title labels on purpose. Excluded pairs are
+    not counted.
     """
-    pairs = csr_matrix(named_pairs(titles, labels) > exclude)
+    pairs = csr_matrix(title_label_pairs(titles, labels) > exclude)
     frequency = np.bincount(relevance.indices, minlength=labels.shape[0])
     expected = float(frequency[pairs.indices].sum()) / max(1, titles.shape[0])
     listed = relevance.multiply(pairs).nnz
-    if expected < ENOUGH or listed > LEFT_OUT * expected:
+    if expected < MIN_EXPECTED or listed > MAX_LISTED_SHARE * expected:
         return None
     return csr_matrix(pairs > relevance)
 
 
-def named_pairs(titles: csr_matrix, labels: csr_matrix) -> csr_matrix:
-    """(M, L) bool: which titles (M, V) have all words of which labels (L, V); a label without words none.
+def title_label_pairs(titles: csr_matrix, labels: csr_matrix) -> csr_matrix:
+    """Return (M, L) bool: whether titles (M, V) contain all words of labels (L, V), at least one.
 
-    A label can only be named where its rarest word is, so no other pair is looked at.
+    A title can only name a label if it contains the label's rarest word, so only such pairs are checked.
     """
     with_word = csr_matrix(titles.T)  # (V, M)
-    common = np.diff(with_word.indptr)
+    title_count = np.diff(with_word.indptr)  # (V,)
     words = np.diff(labels.indptr)
-    worded = np.flatnonzero(words)
-    order = np.lexsort((common[labels.indices], np.repeat(np.arange(len(words)), words)))
-    rarest = labels.indices[order[labels.indptr[worded]]]  # (len(worded),)
+    has_words = np.flatnonzero(words)
+    order = np.lexsort((title_count[labels.indices], np.repeat(np.arange(len(words)), words)))
+    rarest = labels.indices[order[labels.indptr[has_words]]]  # (len(has_words),)
     found = [np.zeros((2, 0), np.int64)]
-    for some in np.array_split(np.arange(len(worded)), 1 + int(common[rarest].sum()) // PAIRS):
-        word, label = rarest[some], worded[some]
-        point = with_word.indices[ranges(with_word.indptr[word].astype(np.int64), common[word])]
-        label = np.repeat(label, common[word])
+    n_chunks = 1 + int(title_count[rarest].sum()) // PAIRS_PER_CHUNK
+    for chunk in np.array_split(np.arange(len(has_words)), n_chunks):
+        word, label = rarest[chunk], has_words[chunk]
+        point = with_word.indices[ranges(with_word.indptr[word].astype(np.int64), title_count[word])]
+        label = np.repeat(label, title_count[word])
         shared = np.asarray(titles[point].sign().multiply(labels[label]).sum(axis=1)).ravel()
-        all_of_it = shared >= words[label]
-        found.append(np.stack([point[all_of_it], label[all_of_it]]))
+        complete = shared >= words[label]
+        found.append(np.stack([point[complete], label[complete]]))
     rows, columns = np.concatenate(found, axis=1)
     return csr_matrix((np.ones(len(rows), bool), (rows, columns)), (titles.shape[0], labels.shape[0]))

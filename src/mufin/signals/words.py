@@ -1,4 +1,4 @@
-"""Words: training points with similar words vote, and words shared with a label count."""
+"""Words: votes of training points with similar words, and the words shared with a label."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.retrieve.postings import most_alike
 from mufin.settings import Memory as Settings
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
-from mufin.signals.memory import given, strength, tallied
+from mufin.signals.memory import count_votes, log_votes, votes_for
 
-SAME = 0.9  # words so alike that the label says what the item says
+SAME_WORDS = 0.9  # an overlap above this means that item and label have practically the same words
 
 
 @dataclass(frozen=True)
 class Words(Signal):
-    """n_l, the votes of points with like words; o = ⟨v, v_l⟩, v the TF-IDF vector of all texts."""
+    """n_l, the votes of points with similar words; o = ⟨v, v_l⟩, with v the TF-IDF vector of all texts."""
 
     name = "words"
-    says = "words shared with the label and with training examples"
+    description = "words shared with the label and with training examples"
     columns = (
         Column("log words", scale=1.0, pairs=True), Column("words"),
         Column("overlap"), Column("same words"),
@@ -38,44 +38,44 @@ class Words(Signal):
     settings: Settings
     idf: Tensor  # (2¹⁸,)
     labels: SparseRows  # (L, 2¹⁸)
-    points: SparseRows  # (M, 2¹⁸), none where nobody votes; T of it is stored for a quick first answer
+    points: SparseRows  # (M, 2¹⁸), empty without voting; its transpose is stored to speed up the first query
 
     @classmethod
     def of(cls, config: Config, layout: Layout | None = None) -> Words | None:
         if not config.text.words:
             return None
-        nothing = SparseRows.none(WIDTH)
-        return cls(config.memory, torch.ones(WIDTH), nothing, nothing)
+        empty = SparseRows.none(WIDTH)
+        return cls(config.memory, torch.ones(WIDTH), empty, empty)
 
     def study(self, items: Items) -> Words:
-        """How telling each word is."""
+        """Compute the inverse document frequency of each word."""
         return replace(self, idf=torch.from_numpy(inverse_frequency(items)))
 
     def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> SparseRows:
         return SparseRows.of(tfidf(items, self.idf.numpy()))
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
-        """The labels with the most votes of points with similar words."""
+        """Propose the labels with the most votes of points with similar words."""
         return [query.most_voted(*self.votes(query), k)]
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
-        votes = given(candidates, *self.votes(query))
-        alike = products(query.reading(self.name), self.labels, candidates.rows)
-        return torch.stack([strength(votes), votes, alike, (alike > SAME).float()], dim=-1)
+        votes = votes_for(candidates, *self.votes(query))
+        overlap = products(query.reading(self.name), self.labels, candidates.rows)
+        return torch.stack([log_votes(votes), votes, overlap, (overlap > SAME_WORDS).float()], dim=-1)
 
     def votes(self, query: Query) -> tuple[Tensor, Tensor]:
-        """Voted label rows (B, V), ascending, −1 where there are fewer, and their votes."""
+        """Return the voted label rows (B, V), ascending, padded with −1, and their votes."""
         if self.name not in query.neighbours:
             query.neighbours[self.name] = self._neighbours(query)
-        return tallied(query, self.name, self.name, query.known.points)
+        return count_votes(query, self.name, self.name, query.known.points)
 
     def _neighbours(self, query: Query) -> tuple[Tensor, Tensor]:
         device, n = query.vector.device, min(self.settings.neighbours, len(self.points))
         if not n:
             none = torch.zeros(len(query), 0, device=device)
             return none.long(), none
-        points, alike = most_alike(query.readings[self.name], self.points, n)
-        return points, alike / self.settings.word_temperature
+        points, similarity = most_alike(query.readings[self.name], self.points, n)
+        return points, similarity / self.settings.word_temperature
 
     def learn(self, training: Training) -> Words:
         device = training.points.bags.rows.device
@@ -100,7 +100,7 @@ class Words(Signal):
         yield "idf", self.idf
         yield from sparse_tensors("labels", self.labels.csr)
         yield from sparse_tensors("points", self.points.csr)
-        yield from sparse_tensors("by_word", self.points.T.csr)  # for a quick first answer
+        yield from sparse_tensors("by_word", self.points.T.csr)  # saves time on the first query
 
     def restored(self, tensors: Tensors, known: Known) -> Words:
         n_points = len(known.points) if self.settings.neighbours else 0

@@ -1,1 +1,1 @@
-"""Modules I–IV: pre-training, retrieval, transfer, fine-tuning."""
+"""Modules I–IV: pre-training, retrieval, transfer and fine-tuning."""

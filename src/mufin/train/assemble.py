@@ -1,4 +1,4 @@
-"""From trained networks to a model: all embeddings once more, index, memory, the mixture of scores."""
+"""Build a model from trained networks: final embeddings, index, memory and mixture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mufin.train.retrieve import Embedded, embed_all
 from mufin.train.transfer import Networks
 from mufin.train.validate import learn_mixture
 
-SCALED_ON = 2000  # training pairs that tell the scale of labels without training
+SCALE_SAMPLE = 2000  # training pairs used to estimate the scale of untrained labels
 
 
 def assemble(
@@ -42,7 +42,7 @@ def assemble(
     held_out: Ints,
     progress: Progress,
 ) -> Mufin:
-    """The finished model; the mixture is learnt before the held-out points join centroids and memory."""
+    """Build the final model; learn the mixture before held-out points join the centroids and the memory."""
     data = data.encoded(networks.embedder)
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
@@ -51,11 +51,11 @@ def assemble(
     untrained = 1.0 if config.rank.beta == "learnt" else _untrained_scale(networks, data.take(seen))
     labels = _labels(networks, data.take(seen), embedded, items, own_items, untrained)
     pairs = None
-    if config.rank.compatibility and own_items:  # only then is a set completed by items
+    if config.rank.compatibility and own_items:  # only item labels can complete a set
         pairs = Coordinates.of(networks.embedder, data)
 
     def model(which: Ints, mixture: Mixture) -> Mufin:
-        """With the centroids and the memory of these points."""
+        """Build the model with the centroids and the memory of these points."""
         relevance, points = (
             data.relevance[which],
             embedded.points[torch.from_numpy(which).to(networks.device)],
@@ -69,7 +69,7 @@ def assemble(
         draft = Mufin(
             config, networks.embedder, networks.ranker, known, signals, mixture, empty, index, compatibility
         )
-        return _taught(draft, data.take(which), points, embedded.labels)
+        return _teach_signals(draft, data.take(which), points, embedded.labels)
 
     beta = PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta
     mixture, unseen = Mixture.of_beta(signals, beta), None
@@ -83,8 +83,8 @@ def assemble(
     return final
 
 
-def _taught(model: Mufin, data: TrainingData, points: Tensor, labels: PackedBags) -> Mufin:
-    """The model with what its signals learn from these points, whose vectors are given, and all labels."""
+def _teach_signals(model: Mufin, data: TrainingData, points: Tensor, labels: PackedBags) -> Mufin:
+    """Let the model's signals learn from these points, with vectors `points`, and from all labels."""
     kept = np.zeros(0, np.int64)
     if model.config.memory.neighbours:
         kept = bounded(data.relevance, model.config.memory.per_label)
@@ -93,8 +93,8 @@ def _taught(model: Mufin, data: TrainingData, points: Tensor, labels: PackedBags
     known = model.known
     bags = PackedBags(vectors, torch.arange(len(kept) + 1, device=points.device), vectors)
     remembered = Query(known, bags, grouped(data.points, data.groups.take(kept)))
-    of_labels = Query(known, labels, grouped(data.labels, data.label_groups))
-    training = Training(remembered, of_labels, relevance, data.exclude[kept], model.labels.own_items)
+    label_queries = Query(known, labels, grouped(data.labels, data.label_groups))
+    training = Training(remembered, label_queries, relevance, data.exclude[kept], model.labels.own_items)
     model.signals = tuple(signal.learn(training) for signal in model.signals)
     return model
 
@@ -107,26 +107,26 @@ def _labels(
     own_items: bool,
     untrained: float,
 ) -> Labels:
-    """Bags and classifiers; a label that training did not see is its own: α = 1, w = ẑ to scale."""
+    """Collect bags and classifiers of all labels; an untrained label gets α = 1 and w = `untrained` · ẑ."""
     z = embedded.labels.vectors()
     frequency = _frequency(trained_on).to(z.device)
     trained = frequency > 0
     alpha = networks.classifiers.alpha(len(z)).where(trained, 1.0)
     weights = networks.weights(z).where(trained[:, None], untrained * z)
     alive = torch.ones_like(trained)
-    bags = embedded.labels.halved()
+    bags = embedded.labels.half()
     return Labels(items, bags, weights.half(), alpha, z, ~alive, frequency, alive, own_items, untrained)
 
 
 @torch.no_grad()
 def _untrained_scale(networks: Networks, data: TrainingData) -> float:
-    """How much lower ⟨x̂²ˡ, w_l⟩ is than ⟨x̂²ˡ, ẑ_l⟩ on training pairs, between 0 and 1.
+    """Return the ratio of mean ⟨x̂²ˡ, w_l⟩ to mean ⟨x̂²ˡ, ẑ_l⟩ on training pairs, clamped to [0, 1].
 
-    A trained w is ẑ mixed with η, and η says little until it is trained well: then ẑ alone, as a label
-    without training has it, would outrank every trained label by its length towards x̂.
+    A trained w mixes ẑ with η. Until η is well trained, it lowers the score, so an untrained label with
+    w = ẑ would outrank every trained one.
     """
     points = data.used_points
-    points = points[:: max(1, len(points) // SCALED_ON)]
+    points = points[:: max(1, len(points) // SCALE_SAMPLE)]
     if not len(points):
         return 1.0
     first = data.relevance.indices[data.relevance.indptr[points]].astype(np.int64)
@@ -135,10 +135,10 @@ def _untrained_scale(networks: Networks, data: TrainingData) -> float:
     rows = torch.arange(len(points), device=networks.device)
     label, w = z.take(rows), networks.classifiers.weight(torch.from_numpy(first).to(rows.device), z.vectors())
     adapted = networks.ranker.adapted(x.take(rows), label.map(lambda t: t[:, None]))[:, 0]  # (n, D)
-    trained, alone = (float((adapted * vector).sum(1).mean()) for vector in (w, label.vector()))
-    return min(1.0, max(0.0, trained / alone)) if alone > 0 else 1.0
+    trained, untrained = (float((adapted * vector).sum(1).mean()) for vector in (w, label.vector()))
+    return min(1.0, max(0.0, trained / untrained)) if untrained > 0 else 1.0
 
 
 def _frequency(data: TrainingData) -> Tensor:
-    """How many points have each label, (L,)."""
+    """Return the number of points per label, (L,)."""
     return torch.from_numpy(np.bincount(data.relevance.indices, minlength=data.n_labels).astype(np.float32))

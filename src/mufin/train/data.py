@@ -1,4 +1,4 @@
-"""TrainingData: what every module reads — features, relevance, and what must not be a negative."""
+"""TrainingData: the features and relevance that all modules train on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mufin.encode.features import Features, Groups
 
 @dataclass(frozen=True)
 class TrainingData:
-    """N datapoints and L labels: their features and the sparse relation between them."""
+    """Features of N datapoints and L labels, and their sparse relevance."""
 
     points: Features
     groups: Groups  # (N)
@@ -42,17 +42,17 @@ class TrainingData:
         return Groups.singles(np.arange(self.n_labels))
 
     def encoded(self, embedder: Embedder) -> TrainingData:
-        """With every descriptor after the encoders as they are now: for epochs that do not train them."""
+        """Return a copy with all descriptors encoded now, for epochs in which the encoders are frozen."""
         labels = embedder.encoded(self.labels)
         points = labels if self.points is self.labels else embedder.encoded(self.points)
         return replace(self, points=points, labels=labels)
 
     def others(self, points: Ints) -> Ints:
-        """All datapoints but these."""
+        """Return all datapoints except these."""
         return np.setdiff1d(np.arange(len(self.groups), dtype=np.int64), points)
 
     def take(self, points: Ints) -> TrainingData:
-        """Only these datapoints; all labels stay."""
+        """Select these datapoints; keep all labels."""
         return TrainingData(
             self.points, self.groups.take(points), self.labels, self.relevance[points], self.exclude[points]
         )

@@ -1,4 +1,4 @@
-"""Module IV: embedder, cross-attention and classifiers trained over mini-batches of datapoints."""
+"""Module IV: fine-tune embedder, cross-attention and classifiers on mini-batches of datapoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mufin.train.loop import (
     autocast,
     embedder_groups,
     epochs_to_validate,
-    first_trained,
+    first_encoder_epoch,
 )  # fmt: skip
 from mufin.train.losses import Temperature, cosine_loss, decoupled_softmax
 from mufin.train.retrieve import retrieve
@@ -42,11 +42,11 @@ def finetune(
     context: Context,
     validate: Callable[[], float] | None = None,
 ) -> None:
-    """Train everything on the task itself: which labels a datapoint has."""
+    """Fine-tune all networks to predict the labels of datapoints."""
     settings = config.finetune
     points = torch.from_numpy(data.used_points).to(networks.device)
-    each = context.epoch(len(points), settings.batch)
-    steps = settings.epochs * each
+    per_epoch = context.batches_per_epoch(len(points), settings.batch)
+    steps = settings.epochs * per_epoch
     if not steps:
         return
     validated = set(epochs_to_validate(settings.epochs))
@@ -56,7 +56,7 @@ def finetune(
         journal = Journal(task, "finetune", context.logs)
         for epoch in range(settings.epochs):
             trainer.refresh(epoch)
-            for batch in islice(trainer.batches(points), each):
+            for batch in islice(trainer.batches(points), per_epoch):
                 journal.step(trainer.step(batch))
             if validate and epoch in validated:
                 journal.validation(validate())
@@ -66,15 +66,15 @@ def finetune(
 
 @dataclass(frozen=True)
 class Sample:
-    """What a step looks at: datapoints, S_i and T_i of each, and the labels of all."""
+    """The datapoints of a step, with S_i and T_i of each, and the labels shared by all."""
 
     points: Tensor  # (B,)
-    own: Tensor  # (B, |S| + |T|) labels, −1 where there are fewer
-    labels: Tensor  # (U,) ascending: those of `own`, and others at random
+    own: Tensor  # (B, |S| + |T|) labels, padded with −1
+    labels: Tensor  # (U,) ascending: all labels of `own`, and random ones
 
 
 class _Tuner:
-    """One step of Module IV."""
+    """Run the steps of Module IV."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class _Tuner:
         settings = config.finetune
         self.embedder, self.ranker = networks.embedder, networks.ranker
         self.classifiers, self.device = networks.classifiers, networks.device
-        self.whole = data  # what the features of each epoch are made of
+        self.raw_data = data  # before the encoders; `self.data` may be encoded
         self.config, self.settings, self.generator = config, settings, generator
         self.relevance, self.exclude = (Relation.of(m, self.device) for m in (data.relevance, data.exclude))
-        self.trained_from = first_trained(settings.epochs, settings.encoder_epochs)
+        self.encoders_from = first_encoder_epoch(settings.epochs, settings.encoder_epochs)
         self.negatives = ShortlistNegatives(shortlist, self.relevance, self.exclude, settings.guard)
         self.votes: Votes | None = None
         if config.memory.loss:
@@ -106,25 +106,25 @@ class _Tuner:
         self.use(data)
 
     def use(self, data: TrainingData) -> None:
-        """Read these features from now on."""
+        """Switch to the features of `data`."""
         self.data = data
         self.points = Loader(data.points, data.groups, self.device)
         self.labels = Loader(data.labels, data.label_groups, self.device)
 
     def refresh(self, epoch: int) -> None:
-        """What is renewed at the beginning of an epoch: outputs of frozen encoders, R_i, the voters."""
+        """Update the frozen encoder outputs, R_i and the voters at the start of an epoch."""
         with self.embedder.fast_eval():
             self._refresh(epoch)
 
     def _refresh(self, epoch: int) -> None:
-        if epoch < self.trained_from:
+        if epoch < self.encoders_from:
             if epoch == 0:
-                self.use(self.whole.encoded(self.embedder))
+                self.use(self.raw_data.encoded(self.embedder))
         elif self.settings.label_encoders:
-            if self.data is not self.whole:
-                self.use(self.whole)
+            if self.data is not self.raw_data:
+                self.use(self.raw_data)
         else:
-            self.use(replace(self.whole, labels=self.embedder.encoded(self.whole.labels)))
+            self.use(replace(self.raw_data, labels=self.embedder.encoded(self.raw_data.labels)))
         if self.settings.refresh and epoch and epoch % self.settings.refresh == 0:
             found = retrieve(self.embedder, self.data, self.config.retrieve, Progress(quiet=True))
             self.negatives = ShortlistNegatives(found, self.relevance, self.exclude, self.settings.guard)
@@ -132,14 +132,14 @@ class _Tuner:
             self.votes.refresh(self.embedder, self.data)
 
     def batches(self, points: Tensor) -> tuple[Tensor, ...]:
-        """All datapoints once."""
+        """Split all datapoints into the batches of an epoch."""
         if self.settings.batches == "random":
             return shuffled(points, self.settings.batch, self.generator)
         x = self.embedder.embed(self.data.points, self.data.groups.take(points.cpu().numpy())).vectors()
         return clustered(points, x, self.settings.batch, self.generator)
 
     def sample(self, points: Tensor) -> Sample:
-        """Draw S_i, T_i and the labels that all datapoints of the batch are held against."""
+        """Draw S_i and T_i, and the labels that all datapoints of the batch share."""
         settings, generator = self.settings, self.generator
         positives = self.relevance.draw_per_row(points, settings.positives, generator)  # (B, |S|)
         negatives = self.negatives.draw(points, settings.negatives, generator)  # (B, |T|)
@@ -147,7 +147,7 @@ class _Tuner:
         return Sample(points, own, shared_labels(self.data.n_labels, own, settings.sampled, generator))
 
     def step(self, points: Tensor) -> Tensor:
-        """Train on these datapoints (B,), and give the loss."""
+        """Train on these datapoints (B,) and return the loss."""
         sample = self.sample(points)
         cached: list[CachedBags] = []
         with autocast(self.device):
@@ -179,7 +179,7 @@ class _Tuner:
         return loss + self._own_loss(sample, x, z, w) if self.ranker.adapts else loss
 
     def _own_loss(self, sample: Sample, x: Bag, z: Bag, w: Tensor) -> Tensor:
-        """Each datapoint adapted to its own S_i ∪ T_i: the paper's loss, or a softmax over them."""
+        """Adapt each datapoint to its own S_i ∪ T_i; return the paper's loss, or a softmax over them."""
         at = torch.searchsorted(sample.labels, torch.maximum(sample.own, sample.labels[0]))  # (B, k)
         score = self.ranker(x, z.map(lambda tensor: tensor[at]), w[at]).float()
         present = sample.own >= 0
@@ -190,7 +190,7 @@ class _Tuner:
         return decoupled_softmax(self.temperature(score), positive, ~present)
 
     def _shared_loss(self, sample: Sample, x: Bag, w: Tensor) -> Tensor:
-        """Softmax of ⟨x̂¹, w_l⟩ over the labels of the whole batch and the sampled ones."""
+        """Return the softmax loss of ⟨x̂¹, w_l⟩ over the labels of the whole batch and the sampled ones."""
         positive = self.relevance.membership(sample.points, sample.labels)
         ignored = self.exclude.membership(sample.points, sample.labels)
         return decoupled_softmax(self.temperature(x.vector().float() @ w.float().T), positive, ignored)

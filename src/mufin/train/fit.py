@@ -1,4 +1,4 @@
-"""fit: Modules I–IV in order, from a catalogue to a model that can be saved and asked."""
+"""fit: train a model on a catalogue, running Modules I–IV in order."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def fit(
     split: str = "train",
     quiet: bool = False,
 ) -> Mufin:
-    """Train a model on a split of the catalogue, with the preset `best` if no settings are given.
+    """Train a model on a split of the catalogue; without settings, use the preset `best`.
 
-    With `out`, it is also saved there. The same seed gives the same model on the same machine.
+    With `out`, also save it there. The same seed gives the same model on the same machine.
     """
     config = config or Config.preset("best")
     progress = Progress(quiet)
@@ -68,21 +68,21 @@ def _trained(
     config: Config,
     context: Context,
 ) -> Mufin:
-    """Modules I to IV, and the model that comes of them."""
+    """Run Modules I to IV and return the model."""
     held_out = hold_out(data, config.run.validation, np.random.default_rng(config.seed))
     used, held = data.take(data.others(held_out)), data.take(held_out)
-    watch = partial(precision_at_1, embedder, held) if len(held_out) else None
-    pretrain(embedder, used, config.pretrain, context, watch)
+    validate = partial(precision_at_1, embedder, held) if len(held_out) else None
+    pretrain(embedder, used, config.pretrain, context, validate)
     shortlist = retrieve(embedder, used, config.retrieve, context.progress)
     networks = transfer(config, embedder, used)
-    watch = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
-    finetune(networks, used, shortlist, config, context, watch)
+    validate = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
+    finetune(networks, used, shortlist, config, context, validate)
 
     return assemble(networks, signals, config, catalogue, data, held_out, context.progress)
 
 
 def seed_everything(seed: int) -> None:
-    """Fix the random numbers of torch and Python; those of sampling come from the context."""
+    """Seed torch and Python; sampling uses the generator of the context instead."""
     random.seed(seed)
     torch.manual_seed(seed)
 
@@ -95,21 +95,24 @@ def training_data(
     config: Config,
     progress: Progress,
 ) -> TrainingData:
-    """The features of datapoints and labels, from disk where they were computed before."""
+    """Compute the features of datapoints and labels, or read them from the cache."""
     catalogue = catalogue.only(config.modalities)
     everything = np.arange(len(catalogue.labels), dtype=np.int64)
     shared = catalogue.labels is catalogue.items
-    rows = everything if shared else points.members  # items of other splits are not looked at
-    of_items = read_some(embedder, signals, catalogue.items, rows, progress, "Encoding items ")
-    of_labels = of_items
+    rows = everything if shared else points.members  # skip items of other splits
+    item_features = read_some(embedder, signals, catalogue.items, rows, progress, "Encoding items ")
+    label_features = item_features
     if not shared:
-        of_labels = read_some(embedder, signals, catalogue.labels, everything, progress, "Encoding labels")
-    embedder.learn_scales(of_items if len(of_items.image.rows) > 1 else of_labels)
+        label_features = read_some(
+            embedder, signals, catalogue.labels, everything, progress, "Encoding labels"
+        )
+    embedder.learn_scales(item_features if len(item_features.image.rows) > 1 else label_features)
     groups = Groups(points.offsets, points.members)
-    return TrainingData(of_items, groups, of_labels, points.relevance, points.exclude)
+    return TrainingData(item_features, groups, label_features, points.relevance, points.exclude)
 
 
 def _checked(points: Split, name: str) -> Split:
+    """Return the split; raise CatalogueError if it has no labels."""
     if not points.relevance.nnz:
         raise CatalogueError(f"split {name!r} has no datapoint with a label: there is nothing to learn from")
     return points

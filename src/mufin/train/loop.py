@@ -1,4 +1,4 @@
-"""What Modules I and IV share: random state, optimizers, schedule, gradient caching, journal."""
+"""Training code shared by Modules I and IV: random state, optimizers, schedule, gradient caching, log."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from mufin.settings import Finetune, Pretrain
 
 
 def seeded(seed: int, device: torch.device = CPU) -> torch.Generator:
-    """A source of random numbers on a device."""
+    """Create a seeded random number generator on a device."""
     return torch.Generator(device).manual_seed(seed)
 
 
 @dataclass
 class Context:
-    """All random numbers of Modules I and IV come from `generator`, but for dropout: torch's own."""
+    """Random state, progress and limits of a run; dropout uses torch's global generator instead."""
 
     generator: torch.Generator = field(default_factory=lambda: seeded(0))
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     logs: Path | None = None  # a folder for TensorBoard
-    batches: int | None = None  # of an epoch at most
+    batches: int | None = None  # maximum per epoch
 
-    def epoch(self, n: int, batch: int) -> int:
-        """How many batches an epoch over n has."""
+    def batches_per_epoch(self, n: int, batch: int) -> int:
+        """Return the number of batches in an epoch over n examples."""
         return min(-(-n // batch), self.batches or n)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Where all random numbers stand."""
+        """Return the state of all random number generators."""
         return {"generator": self.generator.get_state(), **torch_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue with the random numbers that followed `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         self.generator.set_state(state["generator"])
         set_torch_state(state)
 
 
 def torch_state() -> dict[str, Tensor]:
-    """Where torch's own random numbers stand, on the CPU and on each GPU."""
+    """Return the state of torch's global generators on the CPU and on each GPU."""
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state(), **{f"cuda:{i}": state for i, state in enumerate(gpus)}}
 
 
 def set_torch_state(state: Mapping[str, Tensor]) -> None:
-    """Continue where torch's own random numbers stood."""
+    """Restore the state of torch's global generators."""
     torch.set_rng_state(state["cpu"])
-    for name, there in state.items():
+    for name, generator_state in state.items():
         if name.startswith("cuda:"):
-            torch.cuda.set_rng_state(there, name)
+            torch.cuda.set_rng_state(generator_state, name)
 
 
 Embed = Callable[[Tensor], Bag]
 
 
 class CachedBags:
-    """Bags computed without a graph; `send` computes them again, chunk by chunk, to pass their gradients on.
+    """Bags computed without a graph; `backward` recomputes them in chunks to backpropagate their gradients.
 
-    Only one chunk's activations are held at a time. The random numbers of dropout are the same both times.
+    Only one chunk's activations are in memory at a time. Dropout uses the same random numbers both times.
     """
 
     def __init__(self, embed: Embed, rows: Tensor, chunk: int) -> None:
@@ -87,40 +87,40 @@ class CachedBags:
         values = [F.pad(bag.values, (0, 0, 0, more)) for bag, more in zip(bags, missing, strict=True)]
         masks = [F.pad(bag.mask, (0, more)) for bag, more in zip(bags, missing, strict=True)]
         self.bag = Bag(torch.cat(values), torch.cat(masks), joined([bag.whole for bag in bags]))
-        for tensor in _learnt(self.bag):
+        for tensor in _outputs(self.bag):
             tensor.requires_grad_()
 
-    def send(self) -> None:
-        """Call after `backward` of the loss: the gradients of the bags reach the weights."""
+    def backward(self) -> None:
+        """Propagate the gradients of the bags to the weights; call after `backward` of the loss."""
         after = torch_state()
         sizes = [len(part) for part in self.chunks]
-        sent = [_gradient(tensor).split(sizes) for tensor in _learnt(self.bag)]
-        for part, state, *gradients in zip(self.chunks, self.states, *sent, strict=True):
+        split = [_gradient_or_zero(tensor).split(sizes) for tensor in _outputs(self.bag)]
+        for part, state, *gradients in zip(self.chunks, self.states, *split, strict=True):
             set_torch_state(state)
-            again = zip(_learnt(self.embed(part)), gradients, strict=True)
-            pairs = [(tensor, gradient) for tensor, gradient in again if tensor.requires_grad]
+            recomputed = zip(_outputs(self.embed(part)), gradients, strict=True)
+            pairs = [(tensor, gradient) for tensor, gradient in recomputed if tensor.requires_grad]
             torch.autograd.backward(
                 [tensor for tensor, _ in pairs],
-                [gradient[:, : tensor.shape[1]] for tensor, gradient in pairs],  # no wider than this chunk
+                [gradient[:, : tensor.shape[1]] for tensor, gradient in pairs],  # without the padding
             )
         set_torch_state(after)
 
 
-def _learnt(bag: Bag) -> list[Tensor]:
-    """What of a bag gradients go through: its rows, and its vector where that is not made of them."""
+def _outputs(bag: Bag) -> list[Tensor]:
+    """Return the tensors that gradients flow through: the rows, and the vector if computed separately."""
     return [bag.values] if bag.whole is None else [bag.values, bag.whole]
 
 
-def _gradient(tensor: Tensor) -> Tensor:
-    """Zero where the loss did not look at it."""
+def _gradient_or_zero(tensor: Tensor) -> Tensor:
+    """Return the gradient, or zeros if the loss does not depend on the tensor."""
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 class Loop:
-    """Steps of AdamW for dense weights and of lazy row-wise Adam for sparse ones, under one-cycle cosine.
+    """AdamW for dense weights and lazy row-wise Adam for sparse ones, on a one-cycle cosine schedule.
 
-    lr(t) rises linearly over the warm-up, then falls as a cosine to zero. Rows of a sparse weight that are
-    not in a batch neither move nor decay.
+    lr(t) rises linearly during the warm-up, then follows a cosine to zero. Rows of a sparse weight that are
+    not in the batch are neither updated nor decayed.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Loop:
         dense: list[dict[str, Any]],
         sparse: list[dict[str, Any]] | None = None,
     ) -> None:
-        # Groups are empty where everything is frozen; with classifiers alone to train, all of them are.
+        # A frozen network has an empty group. If all groups are empty, only the classifiers are trained.
         groups = [group for group in dense if group["params"]]
         self.optimizers: list[Optimizer] = []
         if groups:
@@ -143,13 +143,14 @@ class Loop:
         self.schedules = [one_cycle(optimizer, steps, settings.warmup) for optimizer in self.optimizers]
 
     def step(self, loss: Tensor, cached: Sequence[CachedBags] = ()) -> None:
-        if not loss.requires_grad:  # settings that leave nothing to train
+        """Backpropagate the loss and update all weights."""
+        if not loss.requires_grad:  # everything is frozen
             return
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
         for bags in cached:
-            bags.send()
+            bags.backward()
         nn.utils.clip_grad_norm_(self.dense, 1.0)
         for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
             optimizer.step()
@@ -157,7 +158,7 @@ class Loop:
 
 
 def one_cycle(optimizer: Optimizer, steps: int, warmup: int) -> LRScheduler:
-    """The learning rate rises linearly in `warmup` steps (at most a fifth of all), then falls as a cosine."""
+    """Raise the learning rate linearly for `warmup` steps (at most a fifth), then decay it as a cosine."""
     rise = min(warmup, steps // 5)
     up = LinearLR(optimizer, start_factor=1 / (rise + 1), total_iters=rise)
     down = CosineAnnealingLR(optimizer, T_max=max(1, steps - rise))
@@ -165,7 +166,7 @@ def one_cycle(optimizer: Optimizer, steps: int, warmup: int) -> LRScheduler:
 
 
 def embedder_groups(embedder: Embedder, lr: float, encoder_lr: float | None) -> list[dict[str, Any]]:
-    """Parameter groups: the encoders' own layers, and the projections and attention on top."""
+    """Return two parameter groups: the encoders' layers, and the projections and attention on top."""
     encoders = embedder.encoder_parameters()
     own = {id(p) for p in encoders}
     rest = [p for p in embedder.parameters() if p.requires_grad and id(p) not in own]
@@ -173,17 +174,17 @@ def embedder_groups(embedder: Embedder, lr: float, encoder_lr: float | None) -> 
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 on GPUs; f32 on CPUs, where the text encoder sees to itself and the rest gains nothing."""
+    """Use bf16 on GPUs; on CPUs only the text encoder would gain, and it chooses its own dtype."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def first_trained(epochs: int, encoder_epochs: int | Literal["all"]) -> int:
-    """The first epoch that trains the encoders' own layers."""
+def first_encoder_epoch(epochs: int, encoder_epochs: int | Literal["all"]) -> int:
+    """Return the first epoch that trains the encoders' layers."""
     return 0 if encoder_epochs == "all" else max(0, epochs - encoder_epochs)
 
 
 class Journal:
-    """Shows loss and validation P@1 beside the bar, and writes them for TensorBoard when asked."""
+    """Show loss and validation P@1 next to the progress bar; optionally log them to TensorBoard."""
 
     def __init__(self, task: Task, module: str, logs: Path | None) -> None:
         self.task, self.module, self.steps = task, module, 0
@@ -200,7 +201,7 @@ class Journal:
 
     def step(self, loss: Tensor) -> None:
         self.steps += 1
-        if self.steps % 5 != 1:  # reading a loss makes a GPU wait
+        if self.steps % 5 != 1:  # reading a loss synchronises the GPU
             self.task.advance(1)
             return
         value = float(loss.detach())
@@ -222,6 +223,6 @@ class Journal:
 
 
 def epochs_to_validate(epochs: int) -> Iterator[int]:
-    """About ten of them, the last always."""
+    """Return about ten epochs, always including the last."""
     every = max(1, epochs // 10)
     return (epoch for epoch in range(epochs) if (epoch + 1) % every == 0 or epoch == epochs - 1)

@@ -1,4 +1,4 @@
-"""The losses of Modules I and IV, as functions of similarities and boolean masks."""
+"""Losses of Modules I and IV, as functions of similarities and boolean masks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-DYNAMIC = 0.1, 0.3  # the smallest and the largest dynamic margin (PRIME)
+DYNAMIC_MARGIN_RANGE = 0.1, 0.3  # as in PRIME
 
 
 def margin_loss(
     similarity: Tensor, positive: Tensor, negative: Tensor, margin: float, earlier: Tensor | None = None
 ) -> Tensor:
-    """Σ_l Σ_{i ∈ P_l} Σ_{j ∈ N_l} [⟨ẑ_l, x̂_j⟩ − ⟨ẑ_l, x̂_i⟩ + γ]₊, as a mean over the triples.
+    """Return Σ_l Σ_{i ∈ P_l} Σ_{j ∈ N_l} [⟨ẑ_l, x̂_j⟩ − ⟨ẑ_l, x̂_i⟩ + γ]₊, as a mean over the triples.
 
-    similarity (B, X) of labels and datapoints; positive (B, X) marks P_l, negative (B, X) marks N_l. With
-    similarities of an earlier time γ is dynamic: clamp(s⁺ − s⁻, 0.1, 0.3) by them, for each triple.
+    similarity is (B, X), labels × datapoints; positive (B, X) marks P_l, negative (B, X) marks N_l. With
+    `earlier` similarities, γ is dynamic per triple: clamp(s⁺ − s⁻, 0.1, 0.3) of those.
 
     >>> s = torch.tensor([[0.5, 0.4]])
     >>> margin_loss(s, torch.tensor([[True, False]]), torch.tensor([[False, True]]), margin=0.2)
@@ -26,24 +26,24 @@ def margin_loss(
     label, i = positive.nonzero(as_tuple=True)
     γ: float | Tensor = margin
     if earlier is not None:
-        γ = (earlier[label, i][:, None] - earlier[label]).clamp(*DYNAMIC)
-    # (P, X): the margin of each positive pair against every datapoint; masked to N_l of its label
+        γ = (earlier[label, i][:, None] - earlier[label]).clamp(*DYNAMIC_MARGIN_RANGE)
+    # (P, X): the hinge of each positive pair against every datapoint, masked to N_l of its label below
     hinge = (similarity[label] - similarity[label, i][:, None] + γ).clamp(min=0)
     triples = negative[label]
     return (hinge * triples).sum() / triples.sum().clamp(min=1)
 
 
 def hardest(similarity: Tensor, eligible: Tensor, n: int) -> Tensor:
-    """A mask (B, X) of the n most similar eligible columns of each row."""
+    """Return a mask (B, X) of the n most similar eligible columns of each row."""
     masked = similarity.detach().masked_fill(~eligible, -torch.inf)
     top = masked.topk(min(n, masked.shape[1]), dim=1).indices
     return torch.zeros_like(eligible).scatter(1, top, True) & eligible
 
 
 def cosine_loss(score: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """Σ_{S_i} (1 − ⟨x̂²ˡ, w_l⟩) + Σ_{T_i} [⟨x̂²ᵏ, w_k⟩ − γ]₊, as a mean over the datapoints.
+    """Return Σ_{S_i} (1 − ⟨x̂²ˡ, w_l⟩) + Σ_{T_i} [⟨x̂²ᵏ, w_k⟩ − γ]₊, as a mean over the datapoints.
 
-    score, positive, negative (B, k): the scores c of each datapoint's own labels, S_i and T_i among them.
+    score (B, k) holds c of each datapoint's own labels; positive and negative (B, k) mark S_i and T_i.
 
     >>> cosine_loss(
     ...     torch.tensor([[0.75, 0.75]]), *torch.tensor([[[True, False]], [[False, True]]]), margin=0.5
@@ -56,16 +56,16 @@ def cosine_loss(score: Tensor, positive: Tensor, negative: Tensor, margin: float
 
 
 def decoupled_softmax(logits: Tensor, positive: Tensor, ignored: Tensor | None = None) -> Tensor:
-    """−log e^{s_p} / (e^{s_p} + Σ_{n negative} e^{s_n}) for each positive p, a mean over rows of row means.
+    """Return −log e^{s_p} / (e^{s_p} + Σ_{n negative} e^{s_n}), averaged over positives p, then over rows.
 
-    The other positives of a row are left out of the denominator: they do not compete with each other.
+    The other positives of a row are not in the denominator, so positives do not compete with each other.
 
     >>> decoupled_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]]))  # log 2, not log 3
     tensor(0.6931)
     """
     negative = ~positive if ignored is None else ~(positive | ignored)
     against = logits.masked_fill(~negative, -torch.inf).logsumexp(dim=1, keepdim=True)  # (B, 1)
-    # A row without negatives has nothing to learn: softplus(−inf − s) = 0, but −inf gives NaN gradients.
+    # A row without negatives has zero loss, softplus(−inf − s) = 0, but −inf gives NaN gradients.
     against = against.masked_fill(~negative.any(dim=1, keepdim=True), torch.finfo(logits.dtype).min)
     loss = F.softplus(against - logits) * positive
     count = positive.sum(dim=1)
@@ -74,7 +74,7 @@ def decoupled_softmax(logits: Tensor, positive: Tensor, ignored: Tensor | None =
 
 
 class Temperature(nn.Module):
-    """A learnt factor on cosines, so that a softmax over them can become sharp."""
+    """Scale cosines by a learnt factor, so that a softmax over them can be sharp."""
 
     def __init__(self, start: float = 20.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Module II: all embeddings computed anew, the index over labels, and the shortlists R_i."""
+"""Module II: embed everything, index the labels, and compute the shortlists R_i."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mufin.train.data import TrainingData
 
 @dataclass(frozen=True)
 class Embedded:
-    """All labels' bags and all datapoints' vectors under the present embedder."""
+    """Bags of all labels and vectors of all datapoints."""
 
     labels: PackedBags
     points: Tensor  # (N, D)
 
 
 def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Embedded:
-    """Ẑ¹ of every label and x̂¹ of every datapoint."""
+    """Compute Ẑ¹ of every label and x̂¹ of every datapoint."""
     with progress.task("Embedding ", data.n_labels + len(data.groups)) as task:
         labels = embedder.embed(data.labels, data.label_groups, advance=task.advance)
         points = embedder.embed(data.points, data.groups, advance=task.advance)
@@ -35,7 +35,7 @@ def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Emb
 
 
 def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -> Index:
-    """The index over Σ (m_l + 1) entries, tuned by real queries where it is approximate."""
+    """Build the index over Σ (m_l + 1) entries; an approximate one is tuned on real queries."""
     means, has = centroids(embedded.points, relevance)
     bags = embedded.labels
     entries = Entries.build(bags.rows, bags.offsets, means, has, settings.entries, vectors=bags.whole)
@@ -43,7 +43,7 @@ def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -
 
 
 def retrieve(embedder: Embedder, data: TrainingData, settings: Retrieve, progress: Progress) -> Shortlist:
-    """R_i of every datapoint: its nearest unique labels, one query each."""
+    """Return R_i, the nearest unique labels of every datapoint."""
     embedded = embed_all(embedder, data, progress)
     index = label_index(embedded, data.relevance, settings)
     labels, similarity = [], []

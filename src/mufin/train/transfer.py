@@ -1,4 +1,4 @@
-"""Module III: a fresh ranker and classifiers beside the pre-trained embedder."""
+"""Module III: add a new ranker and classifiers to the pre-trained embedder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mufin.train.data import TrainingData
 
 @dataclass(frozen=True)
 class Networks:
-    """E as Module I left it, with the A_C and w of Module III."""
+    """The embedder E from Module I, with A_C and w from Module III."""
 
     embedder: Embedder
     ranker: Ranker
@@ -27,22 +27,23 @@ class Networks:
         return self.embedder.device
 
     def train(self) -> None:
-        """Dropout on."""
+        """Switch to training mode, with dropout."""
         self.embedder.train()
         self.ranker.train()
 
     def eval(self) -> None:
+        """Switch to evaluation mode."""
         self.embedder.eval()
         self.ranker.eval()
 
     @torch.no_grad()
     def weights(self, z: Tensor) -> Tensor:
-        """w of every label, given all ẑ (L, D)."""
+        """Return w of every label, given all ẑ (L, D)."""
         return self.classifiers.weight(torch.arange(len(z), device=z.device), z)
 
 
 def transfer(config: Config, embedder: Embedder, data: TrainingData) -> Networks:
-    """The pre-trained embedder with a fresh ranker and fresh classifiers."""
+    """Combine the pre-trained embedder with a new ranker and new classifiers."""
     classifiers = Classifiers(data.n_labels, config.embed.dim, learnt=config.rank.alpha == "learnt")
     if config.rank.start == "centroid" and classifiers.learnt:
         points = embedder.embed(data.points, data.groups).vectors()

@@ -1,4 +1,4 @@
-"""P@1 on held-out training points while training goes on, and the mixture of scores learnt on them."""
+"""Hold out training points, to measure P@1 during training and to learn the mixture."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from mufin.signals.mixture import Mixture
 from mufin.train.data import TrainingData
 from mufin.train.transfer import Networks
 
-MOST = 1000  # points held out
-CELLS = 1 << 25  # (point, label) scores at a time
-RERANKED = 100  # labels a point, where the ranker adapts
+MAX_HELD_OUT = 1000  # points
+SCORES_PER_CHUNK = 1 << 25  # (point, label) pairs
+RERANKED = 100  # labels per point, if the ranker adapts
 
 
 def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints:
-    """A random share of the points that have labels, at most 1,000, to be kept away from training.
+    """Select a random share of the points with labels, at most 1,000, to hold out from training.
 
-    Points of one set stay together: what one leaves out, the others show. So do points of the same
-    texts: without one another, they are what new points will be like. Groups too large for it stay in.
+    Points of one set stay together, because each reveals the item that another leaves out. Points with the
+    same texts stay together too, because new points have no such twin. Groups that are too large are kept
+    for training.
     """
     usable = data.used_points
-    wanted = min(MOST, int(share * len(usable)))
+    wanted = min(MAX_HELD_OUT, int(share * len(usable)))
     if not wanted:
         return np.zeros(0, np.int64)
-    group = _alike(data.take(usable))
+    group = _group_numbers(data.take(usable))
     sizes = np.bincount(group)
-    turn = rng.random(len(sizes)) + (sizes > max(1, wanted // 4))  # groups in random order, large ones last
-    order = np.argsort(turn, kind="stable")
+    priority = rng.random(len(sizes)) + (sizes > max(1, wanted // 4))  # random, large groups last
+    order = np.argsort(priority, kind="stable")
     taken = np.zeros(len(sizes), bool)
     taken[order[np.cumsum(sizes[order]) <= wanted]] = True  # as many whole groups as fit
     return np.sort(usable[taken[group]]).astype(np.int64)
@@ -45,7 +46,7 @@ def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints
 
 @torch.no_grad()
 def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | None = None) -> float:
-    """How often the best label, by ⟨x̂, ẑ⟩ in Module I and by classifier in Module IV, is relevant, in %."""
+    """Return P@1 in %, ranking by ⟨x̂, ẑ⟩ in Module I and by classifier in Module IV."""
     with embedder.fast_eval():
         bags = embedder.embed(held.labels, held.label_groups)
         points = embedder.embed(held.points, held.groups)
@@ -53,22 +54,23 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
     w = z if networks is None else networks.weights(z)
     relevance, exclude = (Relation.of(each, z.device) for each in (held.relevance, held.exclude))
     everything, hits = torch.arange(len(z), device=z.device), 0
-    for rows in torch.arange(len(points), device=z.device).split(max(1, CELLS // len(z))):
+    for rows in torch.arange(len(points), device=z.device).split(max(1, SCORES_PER_CHUNK // len(z))):
         x = points.take(rows)
         hidden = exclude.membership(rows, everything)
         score = (x.vector() @ w.T).masked_fill(hidden, -torch.inf)  # (B, L)
         top, best = score.topk(min(RERANKED, len(z)), dim=1)
         if networks is not None and networks.ranker.adapts:
             training = networks.ranker.training
-            again = networks.ranker.eval()(x, bags.take(best), w[best]).masked_fill(top.isinf(), -torch.inf)
-            best = best.gather(1, again.argmax(1, keepdim=True))
+            reranked = networks.ranker.eval()(x, bags.take(best), w[best])
+            reranked = reranked.masked_fill(top.isinf(), -torch.inf)
+            best = best.gather(1, reranked.argmax(1, keepdim=True))
             networks.ranker.train(training)
         hits += int(relevance.holds(rows, best[:, :1]).sum())
     return 100 * hits / len(points)
 
 
 def learn_mixture(model: Mufin, held: TrainingData) -> Mixture:
-    """The mixture of scores, if it is to be learnt, and its reading as a probability, on unseen points."""
+    """Learn the mixture on held-out points, unless β is fixed, and calibrate its probability."""
     labels, evidence = model.candidates(model.query(held.points, held.groups), held.exclude)
     relevant = marked(labels, held.relevance)
     mixture = model.mixture
@@ -77,30 +79,30 @@ def learn_mixture(model: Mufin, held: TrainingData) -> Mixture:
     return mixture.calibrated(evidence, relevant)
 
 
-def _alike(data: TrainingData) -> Ints:
-    """A number per point, the same for points of one set and for points of the same texts."""
+def _group_numbers(data: TrainingData) -> Ints:
+    """Return a group number per point; points of one set or with the same texts share it."""
     texts, of_point = data.points.text.select(data.groups)
     starts = np.searchsorted(of_point, np.arange(len(data.groups) + 1))
     words = [np.sort(texts[start:end]).tobytes() for start, end in pairwise(starts)]
     links = [(i, ("texts", key)) for i, key in enumerate(words) if key]
-    # The points of a set have the same items in all, relevant or excluded, but exclude different ones.
-    both, excluded = _rows(data.relevance + data.exclude), _rows(data.exclude)
+    # Points of a set agree on the union of relevant and excluded items, but exclude different ones.
+    both, excluded = _row_keys(data.relevance + data.exclude), _row_keys(data.exclude)
     rests: dict[bytes, set[bytes]] = defaultdict(set)
     for key, rest in zip(both, excluded, strict=True):
         rests[key].add(rest)
     links += [(i, ("set", key)) for i, key in enumerate(both) if excluded[i] and len(rests[key]) > 1]
-    return _joined(len(data.groups), links)
+    return _connected_groups(len(data.groups), links)
 
 
-def _rows(matrix: csr_matrix) -> list[bytes]:
-    """The columns of each row, to be compared."""
+def _row_keys(matrix: csr_matrix) -> list[bytes]:
+    """Return the columns of each row as bytes, for comparison."""
     matrix = csr_matrix(matrix)
     matrix.sort_indices()
     return [matrix.indices[start:end].tobytes() for start, end in pairwise(matrix.indptr)]
 
 
-def _joined(n: int, links: list[tuple[int, tuple[str, bytes]]]) -> Ints:
-    """A number for each of n points, the same where a key joins them, directly or through others."""
+def _connected_groups(n: int, links: list[tuple[int, tuple[str, bytes]]]) -> Ints:
+    """Return a group number per point; points linked by a common key, even indirectly, share it."""
     number = {key: n + i for i, key in enumerate(dict.fromkeys(key for _, key in links))}
     edges = [point for point, _ in links], [number[key] for _, key in links]
     size = n + len(number)

@@ -363,7 +363,7 @@ def test_the_command(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["fetch-images", str(folder), "--allow-private", "-q"]) == 0
     out = capsys.readouterr().out
     assert "HTTP 404 (1)" in out
-    assert "1 were there" in out
+    assert "1 already there" in out
     (folder / "items.jsonl").write_text('{"id": "a", "title": "b"}\n')
     assert main(["fetch-images", str(folder)]) == 2
     assert "nothing to fetch" in capsys.readouterr().err

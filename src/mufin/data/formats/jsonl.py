@@ -17,7 +17,7 @@ import pyarrow.json as pj
 from mufin.data.formats import safe_json
 from mufin.data.formats.schema import COLUMNS, REQUIRED, Kind, canonical
 from mufin.errors import CatalogueError
-from mufin.files.folder import beside
+from mufin.files.folder import temporary_path
 
 BLOCK_BYTES = 16 << 20  # Arrow's limit; files with longer lines are read line by line
 ROWS_PER_CHUNK = 50_000  # converted to Arrow at a time when reading line by line
@@ -90,7 +90,7 @@ def lines_of(path: Path, rows: Sequence[int], bad: Container[int] = ()) -> list[
 
 def write(rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Write one object per line, without null fields; the file appears only when it is complete."""
-    temporary = beside(path)
+    temporary = temporary_path(path)
     try:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
             for row in rows:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from mufin.data.formats.schema import Kind, canonical
 from mufin.errors import CatalogueError
-from mufin.files.folder import beside
+from mufin.files.folder import temporary_path
 
 LAZY_BYTES = 1 << 30  # larger files keep their images on disk
 
@@ -56,7 +56,7 @@ def keeps_pictures(path: Path, most: int | None = None) -> bool:
 
 def write(tables: Iterable[pa.Table], path: Path, rows_per_group: int = 1 << 17) -> None:
     """Write tables of one schema one after another; the file appears only when it is complete."""
-    temporary = beside(path)
+    temporary = temporary_path(path)
     writer: pq.ParquetWriter | None = None
     try:
         for table in tables:

@@ -13,7 +13,7 @@ from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.data.split import Split
-from mufin.data.thumbnails import small
+from mufin.data.thumbnails import thumbnail
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.bins import categories_of
 from mufin.evaluate.per_point import FloatArray
@@ -138,7 +138,7 @@ def first_image(items: Items, rows: list[int]) -> str:
     """The first readable image of these items as a data URI, or an empty string."""
     for row in rows:
         for image in items.pictures.row(row)[:1]:
-            thumbnail = small(image)
-            if thumbnail is not None:
-                return data_uri(thumbnail, "image/webp")
+            encoded = thumbnail(image)
+            if encoded is not None:
+                return data_uri(encoded, "image/webp")
     return ""

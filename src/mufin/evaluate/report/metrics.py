@@ -166,9 +166,10 @@ def signals_section(data: ReportData) -> Section:
     ranked = model.rank(data.query(points), HITS_PER_POINT, exclude, allowed.to(device))
     exists = ranked.labels >= 0
     is_relevant = marked(ranked.labels, relevant) & exists
+    described_parts = zip(model.part_descriptions.items(), ranked.parts.unbind(-1), strict=True)
     rows: Rows = [
         [name, description, _mean(parts, is_relevant), _mean(parts, exists & ~is_relevant)]
-        for (name, description), parts in zip(model.says.items(), ranked.parts.unbind(-1), strict=True)
+        for (name, description), parts in described_parts
     ]
     return Section(
         "signals",

@@ -1,4 +1,4 @@
-// The form for a new label: words, pictures, an id; and the token where the server wants one.
+// The form for a new label: texts, images, an id, and the token if the server needs one.
 
 import { addLabel, token } from "./api.js";
 import { h, icon } from "./dom.js";
@@ -9,22 +9,22 @@ import { patiently, showError } from "./patience.js";
 export function addForm(model, onAdded) {
   const limits = model.limits;
   let pictures = [];
-  let named = false; // whether the id was typed rather than made from the words
+  let named = false; // whether the user typed the id; otherwise it is made from the first text
 
   const words = h("textarea", { id: "new-texts", rows: 2, required: model.modalities === "text", placeholder: "walnut desk" });
   const id = h("input", { id: "new-id", type: "text", autocomplete: "off", spellcheck: "false", required: true, maxlength: 200 });
-  const chips = h("ul", { class: "chips", "aria-label": "Pictures of the new label", hidden: true });
+  const chips = h("ul", { class: "chips", "aria-label": "Images of the new label", hidden: true });
   const notices = h("div", { class: "notice-host" });
   const secret = h("input", { id: "token", type: "password", autocomplete: "off", value: token.get(), oninput: () => token.set(secret.value) });
   const guarded = h("p", { class: "field", hidden: !model.needs_token }, h("label", { for: "token" }, "Token"), secret,
-    h("small", {}, "This server takes changes only with its token. It is kept until you close the tab."));
-  const button = h("button", { type: "submit" }, icon("plus"), "Add the label");
+    h("small", {}, "This server needs a token for changes. It is kept until you close the tab."));
+  const button = h("button", { type: "submit" }, icon("plus"), "Add label");
 
   const form = h("form", { class: "card add", "aria-labelledby": "add-title", onsubmit: submit },
     h("h2", { id: "add-title" }, "Add a label"),
-    h("p", {}, "It can be recommended at once, without training."),
-    h("p", { class: "field" }, h("label", { for: "new-texts" }, "Words, a text a line"), words),
-    model.modalities !== "text" && h("p", { class: "field" }, chooser("Pictures", take)), chips,
+    h("p", {}, "It can be recommended immediately, without training."),
+    h("p", { class: "field" }, h("label", { for: "new-texts" }, "Texts, one per line"), words),
+    model.modalities !== "text" && h("p", { class: "field" }, chooser("Images", take)), chips,
     h("p", { class: "field" }, h("label", { for: "new-id" }, "Id"), id),
     guarded, h("p", {}, button), notices);
 
@@ -50,7 +50,7 @@ export function addForm(model, onAdded) {
   async function submit(event) {
     event.preventDefault();
     const texts = words.value.split("\n").map((line) => line.trim()).filter(Boolean);
-    if (!texts.length && !pictures.length) return showError(notices, { title: "Nothing to look at yet", message: "Give the label a text or a picture." });
+    if (!texts.length && !pictures.length) return showError(notices, { title: "The label is empty", message: "Add a text or an image." });
     button.disabled = true;
     try {
       await patiently(() => addLabel(id.value.trim(), texts, pictures), notices, { repeatable: false });
@@ -68,7 +68,7 @@ export function addForm(model, onAdded) {
     }
   }
 
-  /** Ask for the token where the server has just refused a change without it. */
+  /** Ask for the token if the server refused a change for lack of it. */
   function tokenNeeded(error) {
     if (error.status !== 401 && error.status !== 403) return;
     guarded.hidden = false;

@@ -1,7 +1,7 @@
-// The service, as functions. Everything the page knows comes through here.
+// The HTTP API as functions; all requests of the page go through here.
 
 /**
- * @typedef {{id?: string, texts: string[], pictures: Blob[]}} Query what is asked: an item of the catalogue, or texts and pictures
+ * @typedef {{id?: string, texts: string[], pictures: Blob[]}} Query an item of the catalogue, or texts and images
  * @typedef {{label: string, text: string, score: number, probability: number, parts: Record<string, number>,
  *   evidence: Record<string, number>, images: number, relevant: boolean | null}} Hit
  * @typedef {{kind: "text", text: string} | {kind: "image", n: number, url?: string}} Descriptor
@@ -10,7 +10,7 @@
  * @typedef {{id: string, text: string, texts: string[], images: number, split: string, labels: {id: string, text: string}[]}} Item
  */
 
-/** The service said no, and why. */
+/** An error that the service reports. */
 export class Problem extends Error {
   constructor(status, title, detail, retryAfter) {
     super(detail || title);
@@ -18,7 +18,7 @@ export class Problem extends Error {
   }
 }
 
-/** There was no answer at all. */
+/** The service could not be reached. */
 export class Offline extends Error {}
 
 const TOKEN = "mufin.token";
@@ -27,10 +27,10 @@ export const token = {
   set: (value) => sessionStorage.setItem(TOKEN, value),
 };
 
-/** UTF-8 as a header carries it: one character per byte; others are refused by `fetch`. */
+/** Encode as UTF-8, one character per byte: `fetch` accepts no other characters in headers. */
 const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
-/** @returns {Promise<any>} the JSON of the answer, with `pending` set where it is not ready yet (202) */
+/** @returns {Promise<any>} the JSON response, with `pending` set if it is not ready yet (202) */
 async function call(method, path, { body, signal, writes = false } = {}) {
   const headers = {};
   if (body) headers["Content-Type"] = "application/json";
@@ -40,7 +40,7 @@ async function call(method, path, { body, signal, writes = false } = {}) {
     answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Offline("The server does not answer.");
+    throw new Offline("The server does not respond.");
   }
   const found = await answer.json().catch(() => ({}));
   if (answer.ok) return answer.status === 202 ? { ...found, pending: true } : found;

@@ -1,4 +1,4 @@
-// Start: what is the model, which view is asked for.
+// Entry point: load the description of the model and show the view in the address.
 
 import { getModel } from "./api.js";
 import { askView } from "./ask.js";

@@ -1,4 +1,4 @@
-// The view Ask: from a question in the address to ranked labels.
+// The Ask view: rank labels for the query in the address.
 
 import { getItem, recommend } from "./api.js";
 import { count, h, say } from "./dom.js";
@@ -27,7 +27,7 @@ export function askView(root, model) {
   });
   root.replaceChildren(h("div", { class: "question" }, ask.form, subject), h("div", { class: "answer" }, notices, results));
 
-  let asked = ""; // what the hits on the page belong to
+  let asked = ""; // the query of the hits on the page
   let running = null;
   let hits = new Map();
   let query = null;
@@ -54,7 +54,7 @@ export function askView(root, model) {
     subject.replaceChildren();
     if (query.id === undefined && !query.texts.length && !query.pictures.length) {
       results.replaceChildren(invitation(model));
-      if (params.get("pictures")) showError(notices, { title: "These pictures are not here", message: "An address holds words, not pictures. Drop them again." });
+      if (params.get("pictures")) showError(notices, { title: "The images are missing", message: "A link holds texts, not images. Drop them again." });
       else notices.replaceChildren();
       return false;
     }

@@ -1,14 +1,14 @@
-// The probability of a hit as a bar, divided by what speaks for it; and the parts of its score, one by one.
+// The probability of a hit as a bar, divided by signal, and a table of the parts of its score.
 
 import { h, number, percent } from "./dom.js";
 
-const TINY = 0.005; // a part that would be shown as 0.00
-const COLOURS = 8; // of ask.css, each with a pattern of its own
+const MIN_SHOWN = 0.005; // smaller values would read 0.00
+const COLOURS = 8; // defined in ask.css, each with its own pattern
 
-/** Part → what it says, in the order of the model. */
+/** The parts of a score and their meaning, in the model's order. */
 let parts = {};
 
-/** @param {Record<string, string>} signals of the model */
+/** @param {Record<string, string>} signals as in /v1/model */
 export function describeParts(signals) {
   parts = signals;
 }
@@ -16,12 +16,12 @@ export function describeParts(signals) {
 const colour = (name) => `part part-${Math.max(0, Object.keys(parts).indexOf(name)) % COLOURS}`;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-/** Parts that count, largest first by the model's order. @param {Record<string, number>} values */
-const counting = (values) => Object.keys(values).filter((name) => Math.abs(values[name]) >= TINY);
+/** The names of parts large enough to show, in the model's order. @param {Record<string, number>} values */
+const visibleParts = (values) => Object.keys(values).filter((name) => Math.abs(values[name]) >= MIN_SHOWN);
 
-/** As long as the hit is probable, divided among the parts that raise its score. @param {import("./api.js").Hit} hit */
+/** A bar as long as the probability, divided among the parts that raise the score. @param {import("./api.js").Hit} hit */
 export function probabilityBar(hit) {
-  const raising = counting(hit.parts).filter((name) => hit.parts[name] > 0);
+  const raising = visibleParts(hit.parts).filter((name) => hit.parts[name] > 0);
   const whole = sum(raising.map((name) => hit.parts[name])) || 1;
   const bar = h("span", { class: "bar", role: "img", "aria-label": `Probability ${percent(hit.probability)}` });
   const filled = h("span", { class: "filled" });
@@ -35,19 +35,19 @@ export function probabilityBar(hit) {
   return bar;
 }
 
-/** What the colours mean; only parts that these hits have. @param {import("./api.js").Hit[]} hits */
+/** A legend of the parts that these hits have. @param {import("./api.js").Hit[]} hits */
 export function legend(hits) {
-  const names = Object.keys(parts).filter((name) => hits.some((hit) => (hit.parts[name] ?? 0) >= TINY));
+  const names = Object.keys(parts).filter((name) => hits.some((hit) => (hit.parts[name] ?? 0) >= MIN_SHOWN));
   return h("ul", { class: "legend", "aria-label": "What raises a score" },
     ...names.map((name) => h("li", { title: parts[name] }, swatch(name), name)));
 }
 
 const swatch = (name) => h("span", { class: `swatch ${colour(name)}`, "aria-hidden": "true" });
 
-/** What each part adds to the score, from a marked zero to the right, or takes away, to the left. @param {import("./api.js").Hit} hit */
+/** A table of what each part adds to the score (to the right of zero) or subtracts (to the left). @param {import("./api.js").Hit} hit */
 export function scoreTable(hit) {
-  const names = counting(hit.parts);
-  const most = Math.max(...names.map((name) => Math.abs(hit.parts[name])), TINY);
+  const names = visibleParts(hit.parts);
+  const most = Math.max(...names.map((name) => Math.abs(hit.parts[name])), MIN_SHOWN);
   const below = names.some((name) => hit.parts[name] < 0);
   return h("table", { class: "score" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Adds"), h("td", {}))),
@@ -59,7 +59,7 @@ export function scoreTable(hit) {
     h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}, number(hit.score)), h("td", {}))));
 }
 
-/** A piece that starts at the zero line; half of the width is to its left where any part is negative. */
+/** A bar that starts at the zero line, which is in the middle if any part is negative. */
 function fromZero(name, share, below) {
   const axis = h("span", { class: "axis" });
   const piece = h("span", { class: colour(name) });
@@ -72,9 +72,9 @@ function fromZero(name, share, below) {
   return axis;
 }
 
-/** What the signals measured. @param {import("./api.js").Hit} hit */
+/** A list of what the signals measured. @param {import("./api.js").Hit} hit */
 export function evidenceList(hit) {
-  const shown = Object.entries(hit.evidence).filter(([name, value]) => !name.startsWith("log ") && Math.abs(value) >= TINY);
-  return h("details", { class: "evidence" }, h("summary", {}, "What was measured"),
+  const shown = Object.entries(hit.evidence).filter(([name, value]) => !name.startsWith("log ") && Math.abs(value) >= MIN_SHOWN);
+  return h("details", { class: "evidence" }, h("summary", {}, "Measured evidence"),
     h("dl", {}, ...shown.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, number(value))])));
 }

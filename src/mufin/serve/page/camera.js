@@ -1,7 +1,7 @@
-// Where on the map one looks, and how near: from the plane to pixels and back.
+// The camera of the map: position and zoom, and conversion between map coordinates and pixels.
 
-const CELLS = 64;
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const GRID_SIDE = 64; // cells per side of the grid used for hit testing
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -10,8 +10,8 @@ const calm = matchMedia("(prefers-reduced-motion: reduce)");
  */
 export function camera(canvas, points, onMove) {
   const box = boundsOf(points);
-  const cells = sorted(points, box);
-  let at = { x: 0, y: 0, scale: 1 }; // the middle, and pixels a unit
+  const cells = gridOf(points, box);
+  let at = { x: 0, y: 0, scale: 1 }; // the centre, and pixels per unit
   let moving = 0;
 
   const fitted = () => Math.min(canvas.clientWidth / box.width, canvas.clientHeight / box.height) * 0.92;
@@ -26,7 +26,7 @@ export function camera(canvas, points, onMove) {
   }
 
   function glide(next) {
-    if (calm.matches) return jump(next);
+    if (reducedMotion.matches) return jump(next);
     const from = at;
     const begun = performance.now();
     const step = (now) => {
@@ -49,19 +49,19 @@ export function camera(canvas, points, onMove) {
     reset: () => jump({ x: box.x + box.width / 2, y: box.y + box.height / 2, scale: fitted() }),
     pan: (left, top) => jump({ ...at, x: at.x - left / at.scale, y: at.y - top / at.scale }),
     zoom: (by) => glide({ ...at, scale: limit(at.scale * by) }),
-    /** Zoom so that what is under a place stays there. */
+    /** Zoom around a point on the screen. */
     zoomAt: (by, left, top) => {
       const [x, y] = toPlane(left, top);
       const scale = limit(at.scale * by);
       jump({ x: x - (left - canvas.clientWidth / 2) / scale, y: y - (top - canvas.clientHeight / 2) / scale, scale });
     },
-    /** Bring a point into view, near enough to see its surroundings. */
+    /** Move to a point and zoom in far enough to tell it from its neighbours. */
     reveal: (x, y) => {
       const [left, top] = toScreen(x, y);
       const inside = left > 40 && top > 40 && left < canvas.clientWidth - 40 && top < canvas.clientHeight - 40;
       if (!inside || at.scale < fitted() * 3) glide({ x, y, scale: Math.max(at.scale, fitted() * 4) });
     },
-    /** The row of the point nearest to a place on the screen, −1 where none is within reach. */
+    /** The row of the point nearest to a position on the screen, or −1 if none is within reach. */
     nearest: (left, top, reach = 16) => {
       const [x, y] = toPlane(left, top);
       let [best, distance] = [-1, Infinity];
@@ -72,7 +72,7 @@ export function camera(canvas, points, onMove) {
       }
       return distance * at.scale <= reach ? best : -1;
     },
-    /** The rows of the points in view, those nearest to the middle first. */
+    /** The rows of the points in view, nearest to the centre first. */
     visible: () => {
       const [left, top] = toPlane(0, 0);
       const [right, bottom] = toPlane(canvas.clientWidth, canvas.clientHeight);
@@ -98,18 +98,18 @@ function boundsOf({ x, y }) {
   return { x: left, y: top, width: right - left || 1, height: bottom - top || 1 };
 }
 
-/** Points sorted into a grid, so that a pointer looks at a few of them only. */
-function sorted({ x, y }, box) {
-  const clamp = (cell) => Math.min(CELLS - 1, Math.max(0, cell));
-  const column = (value) => clamp(Math.floor(((value - box.x) / box.width) * CELLS));
-  const line = (value) => clamp(Math.floor(((value - box.y) / box.height) * CELLS));
-  const cells = Array.from({ length: CELLS * CELLS }, () => []);
-  for (let i = 0; i < x.length; i++) cells[line(y[i]) * CELLS + column(x[i])].push(i);
+/** Sort points into a grid, so that finding the one under the pointer checks only a few. */
+function gridOf({ x, y }, box) {
+  const clamp = (cell) => Math.min(GRID_SIDE - 1, Math.max(0, cell));
+  const column = (value) => clamp(Math.floor(((value - box.x) / box.width) * GRID_SIDE));
+  const line = (value) => clamp(Math.floor(((value - box.y) / box.height) * GRID_SIDE));
+  const cells = Array.from({ length: GRID_SIDE * GRID_SIDE }, () => []);
+  for (let i = 0; i < x.length; i++) cells[line(y[i]) * GRID_SIDE + column(x[i])].push(i);
   return {
     near: (px, py, reach) => {
       const rows = [];
       for (let l = line(py - reach); l <= line(py + reach); l++) {
-        for (let c = column(px - reach); c <= column(px + reach); c++) rows.push(...cells[l * CELLS + c]);
+        for (let c = column(px - reach); c <= column(px + reach); c++) rows.push(...cells[l * GRID_SIDE + c]);
       }
       return rows;
     },

@@ -1,4 +1,4 @@
-// A question that must be answered before something is taken away.
+// A dialog that asks before something is removed.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function confirmed(title, text, yes) {
       h("form", { method: "dialog" },
         h("h2", { id: "confirm-title" }, title),
         h("p", {}, text),
-        h("p", { class: "actions" }, h("button", { value: "", class: "quiet", autofocus: true }, "Keep it"), h("button", { value: "yes", class: "danger" }, yes))));
+        h("p", { class: "actions" }, h("button", { value: "", class: "quiet", autofocus: true }, "Cancel"), h("button", { value: "yes", class: "danger" }, yes))));
     dialog.addEventListener("close", () => {
       resolve(dialog.returnValue === "yes");
       dialog.remove();

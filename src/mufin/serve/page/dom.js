@@ -1,9 +1,9 @@
-// Small helpers to make and find elements.
+// Helpers to create and find elements.
 
 /**
- * An element with properties and children: h("a", { href, class: "x", onclick: f }, "text").
+ * Create an element with properties and children: h("a", { href, class: "x", onclick: f }, "text").
  * @param {string} tag
- * @param {Record<string, any>} [properties] attributes; functions under "on…" are listeners; null and false are left out
+ * @param {Record<string, any>} [properties] attributes; functions under "on…" become listeners; null, undefined and false are skipped
  * @param {...(Node | string | number | null | undefined | false)} children
  * @returns {any}
  */
@@ -23,7 +23,7 @@ const asChild = (child) => (child instanceof Node ? child : String(child));
 
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function say(text) {
   byId("say").textContent = text;
 }
@@ -53,7 +53,7 @@ export function icon(name) {
   return svg;
 }
 
-/** Call once things have been quiet for a while. */
+/** Delay calls until none has come for so many milliseconds. */
 export function debounced(action, milliseconds) {
   let timer = 0;
   return (...values) => {
@@ -65,7 +65,7 @@ export function debounced(action, milliseconds) {
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 export const percent = (p) => (p > 0 && p < 0.01 ? "<1 %" : `${Math.round(p * 100)} %`);
 
-/** With a true minus, and never "−0.00". */
+/** Format with a minus sign (−), but never as "−0.00". */
 export function number(x, digits = 2) {
   const text = x.toFixed(digits);
   return (Number(text) === 0 ? (0).toFixed(digits) : text).replace("-", "−");

@@ -1,12 +1,12 @@
-// Before anything is asked: an invitation, with things to click.
+// The Ask view without a query: an invitation with examples to click.
 
 import { getItems, getLabels, itemImage } from "./api.js";
 import { h } from "./dom.js";
 import { address } from "./route.js";
 
-const TILES = 12;
+const EXAMPLES = 12;
 
-/** A random item, of the test split where there is one: the model has not seen it, and its labels are known. */
+/** A random item, from the test split if there is one: it has known labels, and the model was not trained on it. */
 export async function randomItem(model, signal) {
   const split = model.splits.includes("test") ? "test" : "";
   const { total } = await getItems("", split, 0, 1, signal);
@@ -17,20 +17,20 @@ export async function randomItem(model, signal) {
 
 export function invitation(model) {
   const examples = h("div", { class: "examples" });
-  const sees = { text: "Type a few words", image: "Drop a picture" }[model.modalities] ?? "Type a few words, drop a picture";
-  const pick = model.catalogue ? ", or take one of these" : "";
+  const sees = { text: "Type a few words", image: "Drop an image" }[model.modalities] ?? "Type a few words, drop an image";
+  const pick = model.catalogue ? ", or pick one of these" : "";
   fill(examples, model).catch(() => examples.replaceChildren()); // the page works without examples
   return h("div", { class: "invitation" },
-    h("h1", {}, "Show it something."),
-    h("p", {}, `${sees}${pick}. The model ranks ${model.living.toLocaleString("en")} labels for it, and tells why.`),
+    h("h1", {}, "Try it out."),
+    h("p", {}, `${sees}${pick}. The model ranks ${model.living.toLocaleString("en")} labels and explains each result.`),
     examples);
 }
 
 async function fill(host, model) {
   if (!model.catalogue) return host.replaceChildren(await words(model));
-  host.replaceChildren(h("ul", { class: "tiles", "aria-hidden": "true" }, ...Array.from({ length: TILES }, () => h("li", {}))));
-  // Neighbours in a catalogue resemble one another, so each is drawn by itself.
-  const drawn = await Promise.all(Array.from({ length: TILES }, () => randomItem(model)));
+  host.replaceChildren(h("ul", { class: "tiles", "aria-hidden": "true" }, ...Array.from({ length: EXAMPLES }, () => h("li", {}))));
+  // Draw each separately: adjacent items of a catalogue are often similar.
+  const drawn = await Promise.all(Array.from({ length: EXAMPLES }, () => randomItem(model)));
   const unique = new Map(drawn.filter(Boolean).map((item) => [item.id, item]));
   host.replaceChildren(h("ul", { class: "tiles", "aria-label": "Items to try" }, ...[...unique.values()].map(tile)));
 }
@@ -40,7 +40,7 @@ function tile(item) {
   return h("li", {}, h("a", { href: address("ask", { item: item.id }) }, inside, h("span", {}, item.text || item.id)));
 }
 
-/** Without a catalogue, the texts of some labels are something to begin with. */
+/** Without a catalogue, offer the texts of some labels as examples. */
 async function words(model) {
   const offset = Math.floor(Math.random() * Math.max(1, model.living - 6));
   const { labels } = await getLabels("", offset, 6);

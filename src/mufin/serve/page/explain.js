@@ -1,4 +1,4 @@
-// What the panel says of a label: why it was ranked there, its α, its neighbours, its examples.
+// The content of the panel: why a label was ranked there, its α, its neighbours and examples.
 
 import { explain, getLabel, itemImage, labelImage } from "./api.js";
 import { evidenceList, scoreTable } from "./bars.js";
@@ -8,29 +8,29 @@ import { patiently, showError } from "./patience.js";
 import { address, change } from "./route.js";
 
 /**
- * Fill the panel as answers come in.
+ * Fill the panel as responses arrive.
  * @param {HTMLElement} title @param {HTMLElement} body
  * @param {{label: string, query: import("./api.js").Query | null, hit: import("./api.js").Hit | null}} subject
  * @param {AbortSignal} signal
  */
 export async function fillPanel(title, body, { label: id, query, hit }, signal) {
   const notices = h("div", { class: "notice-host" });
-  body.replaceChildren(notices, h("p", { class: "waiting" }, "Looking …"));
+  body.replaceChildren(notices, h("p", { class: "waiting" }, "Loading …"));
   try {
     const label = await patiently(() => getLabel(id, signal), notices, { signal });
     title.textContent = label.text || label.id;
-    const asked = query ?? (await ownQuestion(label, signal));
+    const asked = query ?? (await ownQuery(label, signal));
     const found = await patiently(() => explain(asked, id, signal), notices, { signal });
-    const alike = found.kind === "cross-attention" ? "Cross-attention" : "Alike, part by part";
+    const alike = found.kind === "cross-attention" ? "Cross-attention" : "Similarity by part";
     body.replaceChildren(
       facts(label, found),
-      ...(hit ? [section("Why it is here", verdict(hit), scoreTable(hit), evidenceList(hit))] : []),
+      ...(hit ? [section("Why this label", verdict(hit), scoreTable(hit), evidenceList(hit))] : []),
       ...(query ? [section(alike, ...heatMap(found, query))] : []),
       ...alphaSection(found.alpha, label),
       ...nearestSection(found.nearest),
       ...examplesSection(found.examples),
     );
-    say(`${label.text || label.id}: details are shown.`);
+    say(`Details of ${label.text || label.id}.`);
   } catch (error) {
     if (error.name === "AbortError") return;
     body.replaceChildren(notices);
@@ -38,8 +38,8 @@ export async function fillPanel(title, body, { label: id, query, hit }, signal) 
   }
 }
 
-/** A label asks for itself where nobody else does: its neighbours and examples are then those nearest to it. */
-async function ownQuestion(label, signal) {
+/** Without a query, use the label itself as one: its neighbours and examples are then those nearest to it. */
+async function ownQuery(label, signal) {
   const pictures = [];
   if (!label.texts.length && label.images) pictures.push(await (await fetch(labelImage(label.id), { signal })).blob());
   return { texts: label.texts, pictures };
@@ -57,7 +57,7 @@ function facts(label, found) {
       ...others.map((text) => h("p", {}, text)),
       h("p", { class: "meta" }, [label.id, label.category, seen].filter(Boolean).join(" · ")),
       h("p", { class: "links" },
-        label.text && h("a", { href: address("ask", { text: label.text }) }, "Ask with its words"),
+        label.text && h("a", { href: address("ask", { text: label.text }) }, "Use as query"),
         h("a", { href: address("map", { label: label.id }) }, "Show on the map"))));
 }
 
@@ -70,8 +70,8 @@ function verdict(hit) {
 function alphaSection(alpha, label) {
   if (alpha === null || alpha === undefined) return [];
   const text = label.added || alpha > 0.999
-    ? "Its classifier is its own words and pictures: it has not been trained."
-    : `Its classifier is ${percent(alpha)} its own words and pictures; the rest was learnt from examples.`;
+    ? "It has not been trained: its classifier is the embedding of its texts and images."
+    : `Its classifier is ${percent(alpha)} the embedding of its texts and images; the rest was learnt from examples.`;
   const meter = h("span", { class: "alpha", role: "img", "aria-label": `alpha ${number(alpha)}` }, h("span", {}));
   meter.firstChild.style.width = `${alpha * 100}%`;
   return [section(`α = ${number(alpha)}`, meter, h("p", { class: "ends", "aria-hidden": "true" }, h("span", {}, "0 · learnt"), h("span", {}, "as described · 1")), h("p", {}, text))];

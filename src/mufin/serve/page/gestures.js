@@ -1,7 +1,7 @@
-// Wheel, drag, pinch and keys on the map.
+// Control the map by wheel, drag, pinch and keys.
 
-const CLICK = 6; // pixels that a click may wander
-const STEP = 60;
+const CLICK_TOLERANCE = 6; // pixels that the pointer may move during a click
+const PAN_STEP = 60; // pixels per arrow key
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -10,7 +10,7 @@ const STEP = 60;
  */
 export function steer(canvas, view, on) {
   const fingers = new Map();
-  let wandered = 0;
+  let moved = 0;
   const place = (event) => [event.clientX - canvas.getBoundingClientRect().left, event.clientY - canvas.getBoundingClientRect().top];
 
   canvas.onwheel = (event) => {
@@ -20,7 +20,7 @@ export function steer(canvas, view, on) {
 
   canvas.onpointerdown = (event) => {
     canvas.setPointerCapture(event.pointerId);
-    if (!fingers.size) wandered = 0;
+    if (!fingers.size) moved = 0;
     fingers.set(event.pointerId, place(event));
     on.onHover(null);
   };
@@ -29,13 +29,13 @@ export function steer(canvas, view, on) {
     const [x, y] = place(event);
     const before = fingers.get(event.pointerId);
     if (!before) return on.onHover(x, y);
-    wandered += Math.abs(x - before[0]) + Math.abs(y - before[1]);
+    moved += Math.abs(x - before[0]) + Math.abs(y - before[1]);
     const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];
     if (other) {
       const apart = (point) => Math.hypot(point[0] - other[0], point[1] - other[1]) || 1;
       view.zoomAt(apart([x, y]) / apart(before), (x + other[0]) / 2, (y + other[1]) / 2);
     }
-    const share = other ? 0.5 : 1; // two fingers that move together are seen twice
+    const share = other ? 0.5 : 1; // two fingers send an event each
     view.pan((x - before[0]) * share, (y - before[1]) * share);
     fingers.set(event.pointerId, [x, y]);
   };
@@ -43,7 +43,7 @@ export function steer(canvas, view, on) {
   canvas.onpointerup = (event) => {
     const alone = fingers.size === 1;
     fingers.delete(event.pointerId);
-    if (alone && wandered < CLICK) on.onPick(...place(event));
+    if (alone && moved < CLICK_TOLERANCE) on.onPick(...place(event));
   };
   canvas.onpointercancel = (event) => fingers.delete(event.pointerId);
   canvas.onpointerleave = () => on.onHover(null);
@@ -51,8 +51,8 @@ export function steer(canvas, view, on) {
   canvas.onkeydown = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const moves = {
-      ArrowLeft: () => view.pan(STEP, 0), ArrowRight: () => view.pan(-STEP, 0),
-      ArrowUp: () => view.pan(0, STEP), ArrowDown: () => view.pan(0, -STEP),
+      ArrowLeft: () => view.pan(PAN_STEP, 0), ArrowRight: () => view.pan(-PAN_STEP, 0),
+      ArrowUp: () => view.pan(0, PAN_STEP), ArrowDown: () => view.pan(0, -PAN_STEP),
       "+": () => view.zoom(1.4), "=": () => view.zoom(1.4), "-": () => view.zoom(1 / 1.4),
       0: () => view.reset(), Home: () => view.reset(), Enter: () => on.onMiddle(true),
     };

@@ -1,4 +1,4 @@
-// Who looks at what: a table of descriptors of the question against descriptors of the label.
+// A heat map: descriptors of the query against descriptors of the label.
 
 import { itemImage } from "./api.js";
 import { h, number } from "./dom.js";
@@ -11,19 +11,19 @@ import { pictureUrl } from "./pictures.js";
 export function heatMap(found, query) {
   const crossed = found.kind === "cross-attention";
   const caption = crossed
-    ? "Each row is a part of the question; the numbers say where in the label it looks. A row sums to 1."
-    : "How alike each part of the question and each part of the label are.";
-  const axis = crossed ? "question ↓ looks at label →" : "question ↓ label →";
+    ? "Each row is a part of the query; the numbers show how much it attends to each part of the label. A row sums to 1."
+    : "The cosine similarity of each part of the query to each part of the label.";
+  const axis = crossed ? "query ↓ attends to label →" : "query ↓ label →";
   const strongest = Math.max(...found.attention.flat(), 1e-9);
   const table = h("table", { class: "heat", "aria-label": found.kind, "aria-describedby": "heat-says" },
     h("thead", {}, h("tr", {}, h("td", { class: "axis" }, axis), ...found.label.map((part) => h("th", { scope: "col" }, face(part, part.url, "label"))))),
     h("tbody", {}, ...found.query.map((part, i) =>
-      h("tr", {}, h("th", { scope: "row" }, face(part, picture(part, query), "question")), ...found.attention[i].map((value) => cell(value, strongest))))));
+      h("tr", {}, h("th", { scope: "row" }, face(part, picture(part, query), "query")), ...found.attention[i].map((value) => cell(value, strongest))))));
   const scroll = h("div", { class: "heat-scroll", role: "group", "aria-label": "Heat map", tabindex: 0 }, table);
   return [h("p", { id: "heat-says", class: "meta" }, caption), scroll];
 }
 
-/** The number is always there: the colour only helps the eye. */
+/** Each cell shows its number too, so that colour is not the only cue. */
 function cell(value, strongest) {
   const box = h("td", {}, number(value));
   box.style.setProperty("--heat", `${Math.round((Math.max(0, value) / strongest) * 100)}%`);
@@ -34,5 +34,5 @@ const picture = (part, query) => (query.id !== undefined ? itemImage(query.id, p
 
 function face(part, url, side) {
   if (part.kind === "text") return h("span", { class: "said" }, part.text);
-  return h("img", { src: url, alt: `Picture ${(part.n ?? 0) + 1} of the ${side}` });
+  return h("img", { src: url, alt: `Image ${(part.n ?? 0) + 1} of the ${side}` });
 }

@@ -12,9 +12,9 @@ import { address } from "./route.js";
 export function hitList(result, { truth, k, kMax, onK, onOpen }) {
   const { hits } = result;
   const pictured = hits.some((hit) => hit.images > 0);
-  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: walk }, ...hits.map((hit, i) => row(hit, i, onOpen)));
+  const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: moveFocus }, ...hits.map((hit, i) => row(hit, i, onOpen)));
   const parts = [heading(result, truth, k, kMax, onK)];
-  if (!hits.length) parts.push(h("p", { class: "nothing" }, "No label may be shown for this."));
+  if (!hits.length) parts.push(h("p", { class: "nothing" }, "No labels to show."));
   else parts.push(legend(hits), list);
   const missed = missing(hits, truth);
   if (missed) parts.push(missed);
@@ -51,12 +51,12 @@ function missing(hits, truth) {
   const shown = new Set(hits.map((hit) => hit.label));
   const missed = (truth ?? []).filter((label) => !shown.has(label.id));
   if (!missed.length) return null;
-  return h("p", { class: "missed" }, "Known, but not in this list: ",
+  return h("p", { class: "missed" }, "Known labels not in this list: ",
     ...missed.flatMap((label, i) => [i ? ", " : "", h("a", { href: address("labels", { label: label.id }) }, label.text || label.id)]), ".");
 }
 
-/** Up and down walk through the hits. */
-function walk(event) {
+/** Move through the hits with the up and down keys. */
+function moveFocus(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!step) return;
   const all = [...event.currentTarget.querySelectorAll(".hit")];
@@ -66,7 +66,7 @@ function walk(event) {
   next.focus();
 }
 
-/** Grey rows while the answer is on its way. */
+/** Grey placeholder rows while the hits load. */
 export function skeleton(rows) {
   return h("ol", { class: "hits skeleton", "aria-hidden": "true" }, ...Array.from({ length: rows }, () => h("li", {}, h("span", {}))));
 }

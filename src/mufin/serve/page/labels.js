@@ -1,4 +1,4 @@
-// The view Labels: find, add and remove them.
+// The Labels view: find, add and remove labels.
 
 import { getLabels, labelImage, removeLabel } from "./api.js";
 import { addForm } from "./addlabel.js";
@@ -9,9 +9,9 @@ import { patiently, show as showNotice, showError } from "./patience.js";
 import { keptAs, receivePictures } from "./pictures.js";
 import { address, change, route } from "./route.js";
 
-const PAGE = 50;
+const PAGE_SIZE = 50;
 
-/** @param {HTMLElement} root @param {any} model @param {() => void} onWrite the set of labels has changed */
+/** @param {HTMLElement} root @param {any} model @param {() => void} onWrite called when labels were added or removed */
 export function labelsView(root, model, onWrite) {
   const search = h("input", { id: "find", type: "search", autocomplete: "off", placeholder: "Find a label",
     oninput: debounced(() => !root.hidden && change({ q: search.value.trim(), page: null, label: null }, { replace: true }), 200) });
@@ -25,7 +25,7 @@ export function labelsView(root, model, onWrite) {
       h("h1", {}, "Labels"),
       h("label", { for: "find", class: "unseen" }, "Find a label"), search,
       notices, total, list, pages),
-    adding?.form ?? h("aside", { class: "card" }, h("h2", {}, "Add a label"), h("p", {}, "This server does not take new labels. Start it with writing switched on.")));
+    adding?.form ?? h("aside", { class: "card" }, h("h2", {}, "Add a label"), h("p", {}, "This server is read-only. To add labels, start it with a token (MUFIN_TOKEN).")));
 
   let running = null;
   let listed = null;
@@ -53,10 +53,10 @@ export function labelsView(root, model, onWrite) {
     if (document.activeElement !== search) search.value = q;
     list.setAttribute("aria-busy", "true");
     try {
-      const found = await patiently(() => getLabels(q, (page - 1) * PAGE, PAGE, signal), notices, { signal });
-      total.textContent = found.total ? count(found.total, "label") : q ? `No label has “${q}” in it.` : "There are no labels yet.";
+      const found = await patiently(() => getLabels(q, (page - 1) * PAGE_SIZE, PAGE_SIZE, signal), notices, { signal });
+      total.textContent = found.total ? count(found.total, "label") : q ? `No label contains “${q}”.` : "There are no labels yet.";
       list.replaceChildren(...found.labels.map(row));
-      pages.replaceChildren(...pager(page, Math.ceil(found.total / PAGE)));
+      pages.replaceChildren(...pager(page, Math.ceil(found.total / PAGE_SIZE)));
       list.removeAttribute("aria-busy");
     } catch (error) {
       showError(notices, error);
@@ -80,19 +80,19 @@ export function labelsView(root, model, onWrite) {
     await load(route().params);
     const name = texts[0] ?? id;
     const tries = h("a", { class: "button", href: address("ask", { text: texts, pictures: keptAs(pictures) }) }, "Try it");
-    showNotice(notices, "good", `“${name}” is a label now`, "It can be found at once, without training.", h("p", { class: "actions" }, name !== id && h("code", {}, id), tries));
+    showNotice(notices, "good", `“${name}” was added`, "It can be recommended immediately, without training.", h("p", { class: "actions" }, name !== id && h("code", {}, id), tries));
     tries.focus();
   }
 
   async function remove(label) {
     const name = label.text || label.id;
-    const sure = await confirmed(`Remove “${name}”?`, "It will not be recommended any more. This cannot be undone, but a label can be added again.", "Remove");
+    const sure = await confirmed(`Remove “${name}”?`, "It will no longer be recommended. This cannot be undone, but you can add the label again.", "Remove");
     if (!sure) return;
     try {
       await patiently(() => removeLabel(label.id), notices, { repeatable: false });
       onWrite();
       await load(route().params);
-      showNotice(notices, "good", `“${name}” is gone`, "");
+      showNotice(notices, "good", `“${name}” was removed`, "");
       search.focus();
     } catch (error) {
       showError(notices, error);

@@ -1,4 +1,4 @@
-// The view Map: all labels in two dimensions, with a legend, a search and a list for those who do not see it.
+// The Map view: all labels in two dimensions, with a legend, a search and an accessible list.
 
 import { getMap } from "./api.js";
 import { camera } from "./camera.js";
@@ -10,8 +10,8 @@ import { patiently, show as showNotice, showError } from "./patience.js";
 import { receivePictures } from "./pictures.js";
 import { change } from "./route.js";
 
-const LISTED = 40;
-const HELP = "Arrow keys move, plus and minus zoom, 0 shows all, Enter opens the label in the middle.";
+const MAX_LISTED = 40; // labels in the list beside the map
+const HELP = "Arrow keys pan, plus and minus zoom, 0 shows all, Enter opens the label in the centre.";
 
 /** @param {HTMLElement} root */
 export function mapView(root) {
@@ -29,7 +29,7 @@ export function mapView(root) {
     h("div", { class: "map-main" }, notices,
       h("div", { class: "map-box" }, canvas, tip,
         h("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
-          tool("plus", "Closer", () => view?.zoom(1.6)), tool("minus", "Farther", () => view?.zoom(1 / 1.6)), tool("whole", "Show all", () => view?.reset())),
+          tool("plus", "Zoom in", () => view?.zoom(1.6)), tool("minus", "Zoom out", () => view?.zoom(1 / 1.6)), tool("whole", "Show all", () => view?.reset())),
         h("p", { id: "map-help", class: "hint" }, HELP))),
     h("aside", { class: "map-side" },
       h("h1", {}, "Map"), h("label", { for: "on-map", class: "unseen" }, "Find on the map"), search, found, groups, title, inView));
@@ -38,8 +38,8 @@ export function mapView(root) {
   let view = null; // the camera
   let drawing = null;
   let running = null;
-  let only = null; // the group that is singled out
-  let matches = null; // rows that the search finds
+  let only = null; // the selected group
+  let matches = null; // rows that match the search
   let chosen = -1;
 
   async function show(params) {
@@ -59,12 +59,12 @@ export function mapView(root) {
     running?.abort();
     running = new AbortController();
     const { signal } = running;
-    showNotice(notices, "busy", "The map is being drawn", "The first time this takes a moment.");
+    showNotice(notices, "busy", "Computing the map", "This takes a moment the first time.");
     try {
       let answer = await patiently(() => getMap(signal), notices, { signal });
       while (answer.pending) {
         const done = answer.progress ? ` ${Math.round(answer.progress * 100)} % done.` : "";
-        showNotice(notices, "busy", "The map is being drawn", `The first time this takes a moment.${done}`);
+        showNotice(notices, "busy", "Computing the map", `This takes a moment the first time.${done}`);
         await new Promise((resolve) => setTimeout(resolve, 1000));
         if (signal.aborted) return;
         answer = await patiently(() => getMap(signal), notices, { signal });
@@ -115,14 +115,14 @@ export function mapView(root) {
     if (document.activeElement !== search) search.value = q;
     const wanted = q.toLowerCase();
     matches = wanted ? new Set(points.text.flatMap((text, i) => (text.toLowerCase().includes(wanted) ? [i] : []))) : null;
-    found.textContent = matches ? (matches.size ? `${count(matches.size, "label")} marked` : `No label has “${q}” in it.`) : "";
+    found.textContent = matches ? (matches.size ? `${count(matches.size, "label")} highlighted` : `No label contains “${q}”.`) : "";
   }
 
   const list = debounced(() => {
     if (root.hidden || !points) return;
     const rows = view.visible().filter((row) => (!matches || matches.has(row)) && (only === null || points.group[row] === only));
-    title.textContent = rows.length > LISTED ? `In view: ${LISTED} of ${rows.length.toLocaleString("en")}` : `In view: ${rows.length}`;
-    inView.replaceChildren(...rows.slice(0, LISTED).map((row) =>
+    title.textContent = rows.length > MAX_LISTED ? `In view: ${MAX_LISTED} of ${rows.length.toLocaleString("en")}` : `In view: ${rows.length}`;
+    inView.replaceChildren(...rows.slice(0, MAX_LISTED).map((row) =>
       h("li", {}, h("button", { type: "button", "aria-haspopup": "dialog", onclick: () => open(row) }, points.text[row] || points.label[row]))));
   }, 150);
 

@@ -1,15 +1,15 @@
-// The panel of one label: beside the page where there is room, over it where there is not.
+// The panel of one label: beside the page on wide screens, over it on narrow ones.
 
 import { byId, h, icon } from "./dom.js";
 import { fillPanel } from "./explain.js";
 import { change } from "./route.js";
 
-const roomy = matchMedia("(min-width: 70rem)");
+const wideScreen = matchMedia("(min-width: 70rem)");
 const dialog = /** @type {HTMLDialogElement} */ (byId("panel"));
-let shown = ""; // the label and the question it is explained for
+let shown = ""; // the label and the query it is explained for
 let running = null;
 let opener = null;
-let silent = false; // closed by the page, not by a person: the address is already right
+let silent = false; // closed by the page, not by the user: the address is already up to date
 
 /**
  * @param {{label: string, query: import("./api.js").Query | null, hit: import("./api.js").Hit | null}} subject
@@ -39,19 +39,19 @@ export function closePanel() {
 
 function place() {
   if (dialog.open) {
-    if (dialog.matches(":modal") !== roomy.matches) return;
+    if (dialog.matches(":modal") !== wideScreen.matches) return;
     silent = true;
     dialog.close();
   }
   byId("stage").classList.add("with-panel");
-  if (roomy.matches) dialog.show();
+  if (wideScreen.matches) dialog.show();
   else dialog.showModal();
 }
 
-roomy.addEventListener("change", () => dialog.open && place());
+wideScreen.addEventListener("change", () => dialog.open && place());
 
 dialog.addEventListener("close", () => {
-  // A close event comes later than its cause: by then the panel may be open again in its other place.
+  // The close event arrives late: by then the panel may be open again in its other position.
   const byPage = silent;
   silent = false;
   if (dialog.open) return;
@@ -66,7 +66,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && dialog.open && !dialog.matches(":modal") && !document.querySelector("dialog:modal")) dialog.close();
 });
 
-// A click beside a sheet that lies over the page closes it.
+// Close the modal panel on a click outside it.
 dialog.addEventListener("click", (event) => {
   if (event.target === dialog && dialog.matches(":modal")) dialog.close();
 });

@@ -1,10 +1,10 @@
-// Pictures that people bring: dropped, pasted or chosen; made small enough; shown as thumbnails.
+// Images from the user: dropped, pasted or chosen, scaled down, and shown as thumbnails.
 
 import { byId, h, icon } from "./dom.js";
 
-const SIDE = 1024; // no encoder looks at more
+const MAX_SIDE = 1024; // pixels; encoders use fewer
 
-/** Who gets pictures that are dropped or pasted anywhere on the page; the view that is shown says so. */
+/** Receives images that are dropped or pasted anywhere on the page; set by the current view. */
 let receiver = null;
 export const receivePictures = (take) => (receiver = take);
 
@@ -13,17 +13,17 @@ const holdsFiles = (event) => Boolean(receiver) && [...(event.dataTransfer?.type
 
 /** Listen for drops and pastes, once. */
 export function listenForPictures() {
-  const veil = byId("drop");
+  const overlay = byId("drop");
   document.addEventListener("dragover", (event) => {
     if (!holdsFiles(event)) return;
     event.preventDefault();
-    veil.hidden = false;
+    overlay.hidden = false;
   });
   document.addEventListener("dragleave", (event) => {
-    if (!event.relatedTarget) veil.hidden = true;
+    if (!event.relatedTarget) overlay.hidden = true;
   });
   document.addEventListener("drop", (event) => {
-    veil.hidden = true;
+    overlay.hidden = true;
     if (!holdsFiles(event)) return;
     event.preventDefault();
     receiver([...event.dataTransfer.files]);
@@ -34,7 +34,7 @@ export function listenForPictures() {
   });
 }
 
-/** A button that opens the system's file chooser. */
+/** A button that opens the file chooser. */
 export function chooser(text, take) {
   const input = h("input", { type: "file", accept: "image/*", multiple: true, class: "unseen", tabindex: -1, "aria-hidden": "true" });
   input.addEventListener("change", () => {
@@ -46,11 +46,11 @@ export function chooser(text, take) {
 }
 
 /**
- * The pictures, those that are too large made smaller; what cannot be read is told in the error.
+ * Scale down images that are too large; throw an error that names a file that cannot be read.
  * @param {File[]} files @param {{images: number, image_bytes: number}} limits @param {number} already
  */
 export async function fitting(files, limits, already) {
-  if (already + files.length > limits.images) throw new Error(`At most ${limits.images} pictures, please.`);
+  if (already + files.length > limits.images) throw new Error(`At most ${limits.images} images are allowed.`);
   return Promise.all(files.map((file) => fit(file, limits.image_bytes)));
 }
 
@@ -59,22 +59,22 @@ async function fit(file, bytes) {
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw new Error(`“${file.name}” is not a picture that can be read; use PNG, JPEG or WebP.`);
+    throw new Error(`“${file.name}” cannot be read as an image; use PNG, JPEG or WebP.`);
   }
-  const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
+  const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
   if (scale === 1 && file.size <= bytes && /png|jpeg|webp/.test(file.type)) return file;
   const canvas = h("canvas", { width: Math.max(1, Math.round(bitmap.width * scale)), height: Math.max(1, Math.round(bitmap.height * scale)) });
   const context = canvas.getContext("2d");
-  context.fillStyle = "white"; // the encoders see transparent pictures on white, too
+  context.fillStyle = "white"; // as the encoders do with transparent images
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.9));
 }
 
-/** Pictures are not in an address; a number there finds them again while the page is open. @type {Blob[][]} */
+/** Images that addresses refer to by number, while the page is open. @type {Blob[][]} */
 const kept = [];
 
-/** The number of these pictures, null where there are none. */
+/** The number that refers to these images, null if there are none. */
 export function keptAs(pictures) {
   if (!pictures.length) return null;
   const same = kept.findIndex((set) => set.length === pictures.length && set.every((picture, i) => picture === pictures[i]));
@@ -83,18 +83,18 @@ export function keptAs(pictures) {
 
 export const keptPictures = (number) => kept[Number(number) - 1] ?? [];
 
-const addresses = new WeakMap();
+const urls = new WeakMap();
 
-/** The blob: address of a picture, the same each time. */
+/** The blob: URL of an image, the same each time. */
 export function pictureUrl(blob) {
-  if (!addresses.has(blob)) addresses.set(blob, URL.createObjectURL(blob));
-  return addresses.get(blob);
+  if (!urls.has(blob)) urls.set(blob, URL.createObjectURL(blob));
+  return urls.get(blob);
 }
 
-/** Thumbnails with a button each to take the picture out again. */
+/** Thumbnails, each with a button to remove the image. */
 export function thumbnails(pictures, onRemove) {
   return pictures.map((picture, i) =>
     h("li", { class: "thumb" },
-      h("img", { src: pictureUrl(picture), alt: `Your picture ${i + 1}` }),
-      h("button", { type: "button", class: "remove", "aria-label": `Take picture ${i + 1} out`, onclick: () => onRemove(i) }, icon("close"))));
+      h("img", { src: pictureUrl(picture), alt: `Your image ${i + 1}` }),
+      h("button", { type: "button", class: "remove", "aria-label": `Remove image ${i + 1}`, onclick: () => onRemove(i) }, icon("close"))));
 }

@@ -1,19 +1,19 @@
-// Drawing the map: a point a label, coloured and shaped by group, with as many names as fit.
+// Draw the map: one point per label, coloured and shaped by group, with as many names as fit.
 
 import { h } from "./dom.js";
 
-const COLOURS = 8; // of map.css, safe for colour-blind eyes; the shape changes when they are used up
+const COLOURS = 8; // defined in map.css, safe for colour blindness; further groups change the shape
 const SHAPES = ["disc", "square", "triangle", "diamond"];
-const NAMES = 90; // at most so many
+const MAX_NAMES = 90; // drawn on the map
 const shapeOf = (group) => SHAPES[Math.floor(group / COLOURS) % SHAPES.length];
 
-/** @param {HTMLCanvasElement} canvas @param {any} points columns, with `groups` @param {HTMLElement} host of the legend: it has the colours */
+/** @param {HTMLCanvasElement} canvas @param {any} points columns, with `groups` @param {HTMLElement} host the legend, whose dots define the colours */
 export function plot(canvas, points, host) {
   const context = canvas.getContext("2d");
   const rows = points.groups.map(() => []);
   points.group.forEach((group, i) => (rows[group] ??= []).push(i));
 
-  /** The groups as buttons that single one out. @param {(group: number) => number | null} onChoose */
+  /** Buttons that select a group. @param {(group: number) => number | null} onChoose */
   function legend(onChoose) {
     const buttons = points.groups.map((name, group) =>
       h("button", { type: "button", "aria-pressed": "false", onclick: () => press(onChoose(group)) },
@@ -64,7 +64,7 @@ export function plot(canvas, points, host) {
     }
   }
 
-  /** Names, first come first served: a name that would lie on another is left out. */
+  /** Draw names in turn; skip a name that would overlap an earlier one. */
   function names(shown, size, style) {
     context.font = `${style.fontSize} ${style.fontFamily}`;
     context.textBaseline = "middle";
@@ -74,9 +74,9 @@ export function plot(canvas, points, host) {
     context.fillStyle = style.color;
     const taken = new Set();
     let written = 0;
-    // Not in the order of the file, which would write all names of one region first.
-    for (const [row, x, y] of shown[0] ? [shown[0], ...shown.slice(1).sort((a, b) => mixed(a[0]) - mixed(b[0]))] : []) {
-      if (written >= NAMES) break;
+    // Shuffle the rows: in file order, all names of one region would come first.
+    for (const [row, x, y] of shown[0] ? [shown[0], ...shown.slice(1).sort((a, b) => hashOf(a[0]) - hashOf(b[0]))] : []) {
+      if (written >= MAX_NAMES) break;
       const text = points.text[row].length > 28 ? `${points.text[row].slice(0, 27)}…` : points.text[row];
       const cells = covered(x, y, size + 10 + context.measureText(text).width);
       if (!text || cells.some((cell) => taken.has(cell))) continue;
@@ -90,7 +90,7 @@ export function plot(canvas, points, host) {
   return { draw, legend };
 }
 
-const mixed = (row) => (row * 2654435761) % 4294967296;
+const hashOf = (row) => (row * 2654435761) % 4294967296;
 
 function covered(x, y, width) {
   const cells = [];

@@ -1,4 +1,4 @@
-// The composer: a text, more texts, pictures; or an item of the catalogue.
+// The query form: texts and images, or an item of the catalogue.
 
 import { itemImage } from "./api.js";
 import { count, h, icon, say } from "./dom.js";
@@ -7,22 +7,22 @@ import { clearNotice, showError } from "./patience.js";
 import { suggestions } from "./suggest.js";
 
 /**
- * @param {any} model what /v1/model said
+ * @param {any} model the response of /v1/model
  * @param {{onAsk: (query: import("./api.js").Query) => void, onItem: (id: string) => void, onRandom: () => void}} on
  */
 export function composer(model, on) {
   const limits = model.limits;
   const seesPictures = model.modalities !== "text";
-  let texts = []; // those before the one in the input
+  let texts = []; // all but the one in the input
   let pictures = [];
 
   const input = h("input", {
     id: "asked", type: "text", autocomplete: "off", spellcheck: "false", maxlength: limits.text_chars, enterkeyhint: "search",
-    placeholder: model.catalogue ? "Words, or an item’s name" : "A few words",
+    placeholder: model.catalogue ? "Text, or the name of an item" : "A few words",
   });
-  const chips = h("ul", { class: "chips", "aria-label": "Also part of the question" });
+  const chips = h("ul", { class: "chips", "aria-label": "Also part of the query" });
   const notices = h("div", { class: "notice-host" });
-  const another = h("button", { type: "button", class: "quiet", onclick: addText }, icon("plus"), "Another text");
+  const another = h("button", { type: "button", class: "quiet", onclick: addText }, icon("plus"), "Add text");
   const suggest = model.catalogue ? suggestions(input, (item) => on.onItem(item.id)) : null;
 
   const form = h("form", { class: "composer", role: "search", "aria-label": "Ask", onsubmit: submit },
@@ -30,10 +30,10 @@ export function composer(model, on) {
     h("div", { class: "combo" }, input, suggest?.list, h("button", { class: "go", type: "submit", "aria-label": "Rank labels" }, icon("arrow"))),
     chips,
     h("div", { class: "tools" },
-      seesPictures && chooser("Pictures", take),
+      seesPictures && chooser("Images", take),
       another,
-      model.catalogue && h("button", { type: "button", class: "quiet", onclick: on.onRandom }, icon("dice"), "Surprise me")),
-    seesPictures && h("p", { class: "hint" }, "Pictures can be dropped or pasted anywhere."),
+      model.catalogue && h("button", { type: "button", class: "quiet", onclick: on.onRandom }, icon("dice"), "Random item")),
+    seesPictures && h("p", { class: "hint" }, "Drop or paste images anywhere."),
     notices);
 
   function addText() {
@@ -49,7 +49,7 @@ export function composer(model, on) {
       pictures = [...pictures, ...(await fitting(files, limits, pictures.length))];
       clearNotice(notices);
       render();
-      say(`${count(pictures.length, "picture")} in the question.`);
+      say(`${count(pictures.length, "image")} in the query.`);
       submit();
     } catch (error) {
       showError(notices, error);
@@ -68,20 +68,20 @@ export function composer(model, on) {
   function render() {
     const written = texts.map((text, i) =>
       h("li", { class: "chip" }, text,
-        h("button", { type: "button", class: "remove", "aria-label": `Take “${text}” out`, onclick: () => reduced({ texts: texts.filter((_, n) => n !== i) }) }, icon("close"))));
-    chips.replaceChildren(...written, ...thumbnails(pictures, (i) => reduced({ pictures: pictures.filter((_, n) => n !== i) })));
+        h("button", { type: "button", class: "remove", "aria-label": `Remove “${text}”`, onclick: () => replaceQuery({ texts: texts.filter((_, n) => n !== i) }) }, icon("close"))));
+    chips.replaceChildren(...written, ...thumbnails(pictures, (i) => replaceQuery({ pictures: pictures.filter((_, n) => n !== i) })));
     chips.hidden = !chips.children.length;
   }
 
-  /** With something taken out; asked again if something is left. */
-  function reduced(rest) {
+  /** Remove a part of the query, and submit the rest unless it is empty. */
+  function replaceQuery(rest) {
     ({ texts, pictures } = { texts, pictures, ...rest });
     render();
     input.focus();
     if (texts.length || pictures.length || input.value.trim()) submit();
   }
 
-  /** Show a question that came from elsewhere: the history, a link, an example. @param {import("./api.js").Query} query */
+  /** Show a query that came from the history, a link or an example. @param {import("./api.js").Query} query */
   function set(query) {
     const mine = query.id === undefined;
     texts = mine ? query.texts.slice(0, -1) : [];
@@ -95,17 +95,17 @@ export function composer(model, on) {
   return { form, input, set, take };
 }
 
-/** The chosen item: its pictures, its texts, what it is known to have. @param {import("./api.js").Item} item */
+/** The chosen item: its images, its texts and the number of its known labels. @param {import("./api.js").Item} item */
 export function itemCard(item, onClear) {
   const pictures = Array.from({ length: item.images }, (_, n) =>
-    h("img", { src: itemImage(item.id, n), alt: item.images > 1 ? `Picture ${n + 1} of the item` : "Picture of the item" }));
+    h("img", { src: itemImage(item.id, n), alt: item.images > 1 ? `Image ${n + 1} of the item` : "Image of the item" }));
   const [first, ...others] = item.texts;
   return h("article", { class: "item-card", "aria-label": "The item" },
     pictures.length > 0 && h("div", { class: "pictures" }, ...pictures),
     h("div", { class: "words" },
       h("h2", {}, first || item.id),
       ...others.map((text) => h("p", {}, text)),
-      h("p", { class: "meta" }, `${item.id} · ${item.split === "train" ? "was trained on" : "not trained on"}`),
+      h("p", { class: "meta" }, `${item.id} · ${item.split === "train" ? "used in training" : "not used in training"}`),
       item.labels.length > 0 && h("p", { class: "meta" }, `${count(item.labels.length, "known label")}`)),
-    h("button", { type: "button", class: "remove", "aria-label": "Put the item back", onclick: onClear }, icon("close")));
+    h("button", { type: "button", class: "remove", "aria-label": "Clear the item", onclick: onClear }, icon("close")));
 }

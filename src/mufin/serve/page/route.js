@@ -1,4 +1,4 @@
-// The address after the # says what is shown, so that a view can be shared and the back button works.
+// The state of the page is in the address after the #, so that links and the back button work.
 
 const VIEWS = ["ask", "labels", "map"];
 
@@ -8,7 +8,7 @@ export function route() {
   return { view: VIEWS.includes(name) ? name : "ask", params: new URLSearchParams(search) };
 }
 
-/** The address of a view; empty parameters are left out, a list becomes repeated ones. */
+/** The address of a view; empty parameters are left out, a list is a repeated parameter. */
 export function address(view, params = {}) {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
@@ -18,7 +18,7 @@ export function address(view, params = {}) {
   return `#/${view}${text && `?${text}`}`;
 }
 
-/** Go to a view; `replace` leaves no trace in the history. */
+/** Go to a view; `replace` replaces the current history entry. */
 export function go(view, params = {}, { replace = false } = {}) {
   const target = address(view, params);
   if (target === location.hash) return;
@@ -30,7 +30,7 @@ export function go(view, params = {}, { replace = false } = {}) {
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-/** The same view with some parameters changed; null removes one. */
+/** Change some parameters of the current view; null removes one. */
 export function change(changes, options) {
   const { view, params } = route();
   const kept = {};

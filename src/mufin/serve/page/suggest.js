@@ -1,12 +1,12 @@
-// Items of the catalogue while one types: the combobox pattern, with pictures.
+// Suggest items of the catalogue while typing: the ARIA combobox pattern, with images.
 
 import { getItems, itemImage } from "./api.js";
 import { count, debounced, h, say } from "./dom.js";
 
-const SHOWN = 8;
+const MAX_SUGGESTIONS = 8;
 
 /**
- * Make an input suggest items.
+ * Add suggestions to an input.
  * @param {HTMLInputElement} input
  * @param {(item: import("./api.js").Item) => void} onPick
  * @returns {{list: HTMLElement, close: () => void}} the list, to be placed after the input
@@ -46,7 +46,7 @@ export function suggestions(input, onPick) {
     const picture = item.images
       ? h("img", { src: itemImage(item.id), alt: "", loading: "lazy" })
       : h("span", { class: "no-picture", "aria-hidden": "true" }, "Aa");
-    // Not a click: it would come after the input has lost its focus.
+    // Not onclick, which fires after the input has lost focus.
     return h("li", { id: `${list.id}-${i}`, role: "option", "aria-selected": "false", onpointerdown: (event) => (event.preventDefault(), pick(i)) },
       picture, h("span", { class: "name" }, item.text || item.id), h("span", { class: "tag" }, item.split));
   }
@@ -57,15 +57,15 @@ export function suggestions(input, onPick) {
     running?.abort();
     running = new AbortController();
     try {
-      const found = await getItems(typed, "", 0, SHOWN, running.signal);
+      const found = await getItems(typed, "", 0, MAX_SUGGESTIONS, running.signal);
       items = found.items;
       list.replaceChildren(...items.map(option));
       mark(-1);
       list.hidden = !items.length;
       input.setAttribute("aria-expanded", String(items.length > 0));
-      if (items.length) say(`${count(found.total, "item")} of the catalogue; arrow keys choose.`);
+      if (items.length) say(`${count(found.total, "item")} found; choose with the arrow keys.`);
     } catch {
-      list.hidden = true; // suggestions are a help, not an answer: their absence needs no notice
+      list.hidden = true; // suggestions are optional: no error message
     }
   }, 160);
 
@@ -76,7 +76,7 @@ export function suggestions(input, onPick) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
       event.preventDefault();
-      const all = items.length + 1; // one more place: nothing chosen, what was typed
+      const all = items.length + 1; // one more position: nothing chosen, keep what was typed
       mark(((active + 1 + step + all) % all) - 1);
     } else if (event.key === "Enter" && active >= 0) {
       event.preventDefault();

@@ -1,4 +1,4 @@
-// Before the first paint, so it is a plain script: the theme that was chosen, else the system's.
+// Apply the chosen theme, or the system's, before the first paint: hence a plain script, not a module.
 (() => {
   const names = { auto: "Auto", light: "Light", dark: "Dark" };
   const read = () => localStorage.getItem("mufin.theme") ?? "auto";
