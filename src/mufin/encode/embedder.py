@@ -202,7 +202,7 @@ class Embedder(nn.Module):
                 accelerate(encoder, device, one_pass=True)
         moved = exact or device.type != "cpu"
         if self.vision is not None and isinstance(self.vision.network, Lite0) and moved:
-            self.vision.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.vision.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch omits it
         self.to(device)
 
     @torch.no_grad()

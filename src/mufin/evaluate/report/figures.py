@@ -75,9 +75,9 @@ class RenderedFigure:
 def require_packages() -> None:
     """Raise if a package for reports is missing, before anything is computed."""
     try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-        import sklearn  # noqa: F401
+        import jinja2  # noqa: F401 - only whether it is there
+        import matplotlib  # noqa: F401 - only whether it is there
+        import sklearn  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise UsageError(
             f"a report needs {error.name}, which is not installed; run: pip install 'mufin[report]'"
