@@ -2,7 +2,7 @@
 PYTHON  ?= python3
 WORKERS ?= 2
 PORT    ?= 8000
-EXTRAS  := offline,report,serve,tensorboard,dev
+EXTRAS  := offline,onnx,report,serve,site,tensorboard,dev
 BIN     := .venv/bin
 STAMP   := .venv/.installed
 
