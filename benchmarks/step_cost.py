@@ -94,7 +94,7 @@ def step_times(config: Config, n: int, n_labels: int, device: str, steps: int = 
     embed = embedder(config).to(device)
     generator = seeded(0, embed.device)
     siamese = _Siamese(embed, data, config.pretrain, Context(generator), steps)
-    siamese.refresh(0)
+    siamese.start(0)
     ranker, classifiers = (part.to(device) for part in (Ranker(config), Classifiers(n_labels, embed.dim)))
     tuner = _Tuner(Networks(embed, ranker, classifiers), data, shortlist, config, generator, steps)
     if tuner.votes is not None:

@@ -189,7 +189,7 @@ def test_train_says_what_to_do_next(shell: Shell, shop: Path, tmp_path: Path, en
     out = shell("train", shop, "-o", tmp_path / "run", "--config", file, "--modalities", "text", "--quiet")
     assert f"mufin evaluate {tmp_path / 'run'} {shop}" in out
     assert shell.json("info", tmp_path / "run")["modalities"] == "text"
-    again = shell.json("train", shop, "-o", tmp_path / "run", "--config", file, "--seed", "4")
+    again = shell.json("train", shop, "-o", tmp_path / "run", "--config", file, "--seed", "4", "--overwrite")
     assert again["labels"] == 24
     assert shell.json("info", tmp_path / "run")["modalities"] == "both"
 

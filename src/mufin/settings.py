@@ -240,6 +240,12 @@ class Run(Section):
     and the calibration of probabilities."""
     batches: int | None = Field(None, ge=1)
     """Maximum number of batches per epoch, for a dry run."""
+    patience: int | None = Field(None, ge=1)
+    """End a module early after this many validations without a better P@1 (there are about ten per module).
+    Default: never."""
+    checkpoint: float = Field(5.0, ge=0)
+    """Minutes between checkpoints, from which `mufin train --resume` goes on; each module also ends with one.
+    They take at most 3 % of the time, unless this is 0: then every step ends with one."""
     tensorboard: bool = False
     """Write logs for TensorBoard to the run folder."""
     pictures: bool = True

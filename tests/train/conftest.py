@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -14,8 +15,10 @@ from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.train.data import TrainingData
+from mufin.train.finetune import _Tuner
 from mufin.train.fit import seed_everything, training_data
-from mufin.train.loop import Context, Journal
+from mufin.train.loop import Context
+from mufin.train.pretrain import _Siamese
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import Networks, transfer
 
@@ -59,11 +62,15 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
 def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The loss of every step."""
     seen: list[float] = []
-    step = Journal.step
-
-    def spied(self: Journal, loss: Tensor) -> None:
-        seen.append(float(loss.detach()))
-        step(self, loss)
-
-    monkeypatch.setattr(Journal, "step", spied)
+    for trainer in (_Siamese, _Tuner):
+        monkeypatch.setattr(trainer, "step", _spied(trainer.step, seen))
     return seen
+
+
+def _spied(step: Callable[[Any, Tensor], Tensor], seen: list[float]) -> Callable[[Any, Tensor], Tensor]:
+    def spied(self: Any, batch: Tensor) -> Tensor:
+        loss = step(self, batch)
+        seen.append(float(loss.detach()))
+        return loss
+
+    return spied

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from mufin.settings import Finetune, Pretrain
 from mufin.train import finetune as module_iv
 from mufin.train import loop as loops
 from mufin.train.data import TrainingData
+from mufin.train.epochs import TensorBoard, epochs_to_validate
 from mufin.train.finetune import finetune
 from mufin.train.fit import training_data
-from mufin.train.loop import Context, Loop, epochs_to_validate, seeded
+from mufin.train.loop import Context, Loop, seeded
 from mufin.train.losses import margin_loss
 from mufin.train.pretrain import pretrain
 from mufin.train.sampling import shuffled
@@ -356,7 +358,7 @@ def test_points_of_the_same_text_are_held_out_together(kind: str, tiny_config: C
     held = hold_out(data, 0.3, np.random.default_rng(0))
     assert len(held)
     texts = np.array([catalogue.items.texts[int(row)].as_py()[0] for row in data.groups.members])
-    assert not set(texts[held]) & set(texts[data.others(held)])
+    assert not set(texts[held]) & set(texts[replace(data, held_out=held).seen])
 
 
 @pytest.mark.parametrize("cross", ["attention", "none"])
@@ -390,7 +392,7 @@ def test_tensorboard_logs(stage: Any, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     it = stage()
-    context = Context(logs=tmp_path)
+    context = Context(callbacks=[TensorBoard(tmp_path)])
     pretrain(it.embedder, it.data, it.config.pretrain, context, lambda: 50.0)
     finetune(it.networks, it.data, it.shortlist, it.config, context, lambda: 60.0)
     events = EventAccumulator(str(tmp_path))
@@ -404,7 +406,7 @@ def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match="mufin.tensorboard"):
-        loops.Journal(None, "pretrain", tmp_path)
+        TensorBoard(tmp_path)
 
 
 def test_settings_name_what_the_modules_read() -> None:

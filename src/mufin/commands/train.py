@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +15,7 @@ from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
+    from mufin.train.checkpoint import IfExists
 
 
 def train(
@@ -42,19 +40,31 @@ def train(
         ),
     ] = None,
     settings: Settings = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a training that was stopped; start if there is none.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model or the stopped training in RUN.")
+    ] = False,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a catalogue.
 
+    A stopped or killed training goes on with --resume, and ends with the same model.
+
     \b
     Example:
       mufin train shop/ -o runs/shop
+      mufin train shop/ -o runs/shop --resume
       mufin train shop/ -o runs/words --modalities text --set finetune.epochs=10
       mufin train shop/ -o runs/no-as --preset paper --variant no-as
     """
     started = time.monotonic()
+    if resume and overwrite:
+        raise UsageError("choose --resume or --overwrite, not both")
+    existing: IfExists = "resume" if resume else "overwrite" if overwrite else "refuse"
     given = {"modalities": modalities, "seed": seed, "run.device": None if device == "auto" else device}
     chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
     used = chosen_settings(preset, config, variant, [*chosen, *(settings or [])])
@@ -64,10 +74,14 @@ def train(
     catalogue = Catalogue.read(folder)
     if sets is not None:
         catalogue = catalogue.from_sets(sets, used.sets.points, used.seed)
-    with _run_folder(output), keep_freed_memory():
+    with keep_freed_memory():
         from mufin.train.fit import fit
 
-        model = fit(catalogue, used, output, split, quiet=quiet or json)
+        try:
+            model = fit(catalogue, used, output, split, quiet or json, if_exists=existing)
+        except KeyboardInterrupt:
+            typer.echo("To go on, run the same command with --resume.", err=True)
+            raise
     seconds = time.monotonic() - started
     if json:
         facts = {
@@ -106,7 +120,7 @@ def demo(
     progress = Progress(quiet or json)
     points = printing.count(len(catalogue.split("train")), "training datapoint")
     progress.say(f"{catalogue}: {points}")
-    with _run_folder(output), keep_freed_memory():
+    with keep_freed_memory():
         from mufin.evaluate.demo import run_demo
 
         found = run_demo(catalogue, used, output, progress)
@@ -117,28 +131,6 @@ def demo(
     typer.echo(f"\nTrained in {printing.duration(found.train_seconds)}; the model is in {output}")
     query = found.examples[0].text if found.examples else "house"
     printing.show_next([f'mufin recommend {output} "{query}"', f"mufin info {output}"])
-
-
-@contextmanager
-def _run_folder(run: Path) -> Iterator[None]:
-    """Create the folder of the model before training starts; refuse one that holds other files."""
-    if run.is_dir() and not (run / "mufin.json").exists():
-        # Files left by an interrupted run are allowed.
-        others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
-        if others:
-            raise UsageError(
-                f"{run} is not empty and not a model folder (it contains {others[0]}); choose another -o"
-            )
-    existed = run.exists()
-    run.mkdir(parents=True, exist_ok=True)
-    if not os.access(run, os.W_OK):
-        raise UsageError(f"{run} cannot be written to; choose another -o")
-    try:
-        yield
-    finally:
-        if not existed:
-            with suppress(OSError):  # rmdir keeps a folder that is not empty
-                run.rmdir()
 
 
 def _next_commands(run: Path, folder: Path, catalogue: Catalogue) -> list[str]:

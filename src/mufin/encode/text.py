@@ -263,9 +263,11 @@ class TextEncoder(nn.Module):
         """Save configuration and tokenizer; weights are stored elsewhere."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr, operator]  # of transformers
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is not None:  # drop the options of its last call
-            backend.no_truncation()
-        self.tokenizer.save_pretrained(folder)
+        with TOKENIZER_LOCK:
+            if backend is not None:  # drop the options of its last call or checkpoint
+                backend.no_truncation()
+                backend.no_padding()
+            self.tokenizer.save_pretrained(folder)
 
 
 def _max_positions(config: Any, embeddings: nn.Module) -> int | None:

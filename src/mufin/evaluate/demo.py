@@ -48,7 +48,7 @@ class Demo:
 def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress) -> Demo:
     """Train on `train` into `out`, and evaluate the model and the baselines on `test`."""
     started = time.perf_counter()
-    fit(catalogue, config, out, quiet=progress.quiet)
+    fit(catalogue, config, out, quiet=progress.quiet, if_exists="overwrite")
     seconds = time.perf_counter() - started
     model = load(out, config.run.device)  # measured as it will be used
     train, test = catalogue.split("train"), catalogue.split("test")

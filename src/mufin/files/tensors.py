@@ -109,13 +109,19 @@ def sparse_tensors(name: str, matrix: csr_matrix) -> Iterator[tuple[str, Tensor]
 
 def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
     """Write a safetensors file with the default permissions."""
-    ready = {}
+    ready: dict[str, Tensor] = {}
+    seen: set[int] = set()
     for name, tensor in tensors:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ModelError(
                 f"{name} has values that are not finite; training diverged: lower the learning rate"
             )
-        ready[name] = tensor.detach().cpu().contiguous().clone()
+        ready[name] = tensor.detach().cpu().contiguous()
+        # safetensors refuses memory that two tensors share, and writes the whole of a tensor's memory.
+        memory = ready[name].untyped_storage()
+        if memory.data_ptr() in seen or memory.nbytes() != tensor.nbytes:
+            ready[name] = ready[name].clone()
+        seen.add(memory.data_ptr())
     path.touch()
     mode = path.stat().st_mode
     try:

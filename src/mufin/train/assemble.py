@@ -39,7 +39,6 @@ def assemble(
     config: Config,
     catalogue: Catalogue,
     data: TrainingData,
-    held_out: Ints,
     progress: Progress,
 ) -> Mufin:
     """Build the final model; learn the mixture before held-out points join the centroids and the memory."""
@@ -47,7 +46,7 @@ def assemble(
     embedded = embed_all(networks.embedder, data, progress)
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     own_items = catalogue.labels_are_items
-    seen = data.others(held_out)
+    seen = data.seen
     untrained = 1.0 if config.rank.beta == "learnt" else _untrained_scale(networks, data.take(seen))
     labels = _labels(networks, data.take(seen), embedded, items, own_items, untrained)
     pairs = None
@@ -73,10 +72,10 @@ def assemble(
 
     beta = PAPER_BETA if config.rank.beta == "learnt" else config.rank.beta
     mixture, unseen = Mixture.of_beta(signals, beta), None
-    if len(held_out):
+    if len(data.held_out):
         draft = model(seen, mixture)
-        mixture = learn_mixture(draft, data.take(held_out))
-        unseen = unseen_mixture(draft, data.take(seen), data.take(held_out))
+        mixture = learn_mixture(draft, data.take(data.held_out))
+        unseen = unseen_mixture(draft, data.take(seen), data.take(data.held_out))
     final = model(np.arange(len(data.groups), dtype=np.int64), mixture)
     if final.compatibility is not None and unseen is not None:
         final.compatibility = replace(final.compatibility, mixture=unseen)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from mufin.data.ragged import Ints
@@ -22,6 +25,7 @@ class TrainingData:
     labels: Features  # (L)
     relevance: csr_matrix  # (N, L) bool
     exclude: csr_matrix  # (N, L) bool: neither positive nor negative
+    held_out: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # datapoints for validation
 
     @cached_property
     def used_labels(self) -> Ints:
@@ -41,18 +45,39 @@ class TrainingData:
     def label_groups(self) -> Groups:
         return Groups.singles(np.arange(self.n_labels))
 
+    def hashes(self) -> dict[str, str]:
+        """Return hashes of all that training reads of the catalogue, by what a user calls it."""
+        parts = {
+            "item texts": self.points.text, "item images": self.points.image,
+            "label texts": self.labels.text, "label images": self.labels.image,
+        }  # fmt: skip
+        found = {name: _hash(p.rows.flat, p.rows.offsets, p.which, p.offsets) for name, p in parts.items()}
+        pairs = (self.relevance, self.exclude)
+        found["datapoints"] = _hash(self.groups.offsets, self.groups.members)
+        found["labels of datapoints"] = _hash(*(a for m in pairs for a in (m.indptr, m.indices)))
+        return found
+
     def encoded(self, embedder: Embedder) -> TrainingData:
         """Return a copy with all descriptors encoded now, for epochs in which the encoders are frozen."""
         labels = embedder.encoded(self.labels)
         points = labels if self.points is self.labels else embedder.encoded(self.points)
         return replace(self, points=points, labels=labels)
 
-    def others(self, points: Ints) -> Ints:
-        """Return all datapoints except these."""
-        return np.setdiff1d(np.arange(len(self.groups), dtype=np.int64), points)
+    @property
+    def seen(self) -> Ints:
+        """All datapoints except those held out."""
+        return np.setdiff1d(np.arange(len(self.groups), dtype=np.int64), self.held_out)
 
     def take(self, points: Ints) -> TrainingData:
         """Select these datapoints; keep all labels."""
         return TrainingData(
             self.points, self.groups.take(points), self.labels, self.relevance[points], self.exclude[points]
         )
+
+
+def _hash(*arrays: NDArray[Any]) -> str:
+    digest = xxhash.xxh3_128()
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -17,16 +16,8 @@ from mufin.encode.features import Loader
 from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.data import TrainingData
-from mufin.train.loop import (
-    CachedBags,
-    Context,
-    Journal,
-    Loop,
-    autocast,
-    embedder_groups,
-    epochs_to_validate,
-    first_encoder_epoch,
-)  # fmt: skip
+from mufin.train.epochs import Epochs
+from mufin.train.loop import CachedBags, Context, Loop, autocast, embedder_groups, first_encoder_epoch
 from mufin.train.losses import Temperature, cosine_loss, decoupled_softmax
 from mufin.train.retrieve import retrieve
 from mufin.train.sampling import ShortlistNegatives, clustered, shared_labels, shuffled
@@ -44,23 +35,13 @@ def finetune(
 ) -> None:
     """Fine-tune all networks to predict the labels of datapoints."""
     settings = config.finetune
-    points = torch.from_numpy(data.used_points).to(networks.device)
-    per_epoch = context.batches_per_epoch(len(points), settings.batch)
+    per_epoch = context.batches_per_epoch(len(data.used_points), settings.batch)
     steps = settings.epochs * per_epoch
     if not steps:
         return
-    validated = set(epochs_to_validate(settings.epochs))
     networks.train()
-    with context.progress.task("Module IV ", steps) as task:
-        trainer = _Tuner(networks, data, shortlist, config, context.generator, steps)
-        journal = Journal(task, "finetune", context.logs)
-        for epoch in range(settings.epochs):
-            trainer.refresh(epoch)
-            for batch in islice(trainer.batches(points), per_epoch):
-                journal.step(trainer.step(batch))
-            if validate and epoch in validated:
-                journal.validation(validate())
-        journal.close()
+    trainer = _Tuner(networks, data, shortlist, config, context.generator, steps)
+    Epochs(trainer, settings.epochs, per_epoch, context).run(validate)
     networks.eval()
 
 
@@ -75,6 +56,8 @@ class Sample:
 
 class _Tuner:
     """Run the steps of Module IV."""
+
+    name, title = "finetune", "Fine-tuning"
 
     def __init__(
         self,
@@ -103,6 +86,11 @@ class _Tuner:
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
         rows = {"params": self.classifiers.sparse_parameters(), "lr": settings.classifier_lr or settings.lr}
         self.loop = Loop(settings, steps, groups, [rows])
+        self.used_points = torch.from_numpy(data.used_points).to(self.device)
+        self.modules = {
+            "embedder": self.embedder, "ranker": self.ranker,
+            "classifiers": self.classifiers, "temperature": self.temperature,
+        }  # fmt: skip
         self.use(data)
 
     def use(self, data: TrainingData) -> None:
@@ -111,14 +99,22 @@ class _Tuner:
         self.points = Loader(data.points, data.groups, self.device)
         self.labels = Loader(data.labels, data.label_groups, self.device)
 
-    def refresh(self, epoch: int) -> None:
-        """Update the frozen encoder outputs, R_i and the voters at the start of an epoch."""
-        with self.embedder.fast_eval():
-            self._refresh(epoch)
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """T_i is drawn from these shortlists, which earlier weights made."""
+        return {"shortlist": self.negatives.labels}
 
-    def _refresh(self, epoch: int) -> None:
+    def refreshes(self, epoch: int) -> bool:
+        return True
+
+    def start(self, epoch: int) -> None:
+        """Update the frozen encoder outputs, R_i and the voters."""
+        with self.embedder.fast_eval():
+            self._start(epoch)
+
+    def _start(self, epoch: int) -> None:
         if epoch < self.encoders_from:
-            if epoch == 0:
+            if self.data is self.raw_data:
                 self.use(self.raw_data.encoded(self.embedder))
         elif self.settings.label_encoders:
             if self.data is not self.raw_data:
@@ -131,8 +127,9 @@ class _Tuner:
         if self.votes is not None:
             self.votes.refresh(self.embedder, self.data)
 
-    def batches(self, points: Tensor) -> tuple[Tensor, ...]:
+    def batches(self) -> tuple[Tensor, ...]:
         """Split all datapoints into the batches of an epoch."""
+        points = self.used_points
         if self.settings.batches == "random":
             return shuffled(points, self.settings.batch, self.generator)
         x = self.embedder.embed(self.data.points, self.data.groups.take(points.cpu().numpy())).vectors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,21 +16,33 @@ from mufin.data.catalogue import Catalogue
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Groups
-from mufin.errors import CatalogueError
+from mufin.errors import CatalogueError, UsageError
 from mufin.model.mufin import Mufin
-from mufin.model.store import pick_device, save
+from mufin.model.store import load, pick_device, save
 from mufin.progress import Progress
+from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
 from mufin.signals.evidence import read_some
 from mufin.train.assemble import assemble
+from mufin.train.checkpoint import (
+    OVERWRITE,
+    Checkpoints,
+    IfExists,
+    State,
+    claimed,
+    differences,
+    is_finished,
+)
 from mufin.train.data import TrainingData
+from mufin.train.epochs import TensorBoard
 from mufin.train.finetune import finetune
-from mufin.train.loop import Context, seeded
+from mufin.train.loop import Callback, Context, seeded
 from mufin.train.pretrain import pretrain
 from mufin.train.retrieve import retrieve
-from mufin.train.transfer import transfer
+from mufin.train.transfer import Networks, transfer
 from mufin.train.validate import hold_out, precision_at_1
+from mufin.version import VERSION
 
 
 def fit(
@@ -38,47 +51,106 @@ def fit(
     out: Path | str | None = None,
     split: str = "train",
     quiet: bool = False,
+    *,
+    if_exists: IfExists = "refuse",
+    callbacks: Sequence[Callback] = (),
 ) -> Mufin:
     """Train a model on a split of the catalogue; without settings, use the preset `best`.
 
-    With `out`, also save it there. The same seed gives the same model on the same machine.
+    With `out`, also save it there, and write checkpoints while training. If that folder holds a model or a
+    stopped training, `if_exists` says whether to "refuse", to "resume" the training or to "overwrite" it. The
+    same seed gives the same model on the same machine, however often training was stopped and resumed.
+    Callbacks are called with an `Event` every few steps.
     """
     config = config or Config.preset("best")
-    progress = Progress(quiet)
-    points = _checked(catalogue.split(split), split)
-    seed_everything(config.seed)
-    embedder = Embedder(config).to(pick_device(config.run.device))
-    trained_on = catalogue.only(config.modalities).items.take(np.unique(points.members))
-    signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
-    data = training_data(embedder, signals, catalogue, points, config, progress)
-    logs = Path(out) / "logs" if out is not None and config.run.tensorboard else None
-    context = Context(seeded(config.seed, embedder.device), progress, logs, config.run.batches)
-
-    model = _trained(embedder, signals, data, catalogue, config, context)
-    if out is not None:
+    if out is not None and if_exists == "resume" and is_finished(Path(out)):
+        return _finished(Path(out), config)
+    run = _Run(catalogue, config, split, Progress(quiet), list(callbacks))
+    if out is None:
+        return run.model(None, if_exists)
+    with claimed(Path(out), config.run.checkpoint, if_exists) as checkpoints:
+        if config.run.tensorboard:
+            run.callbacks.append(TensorBoard(Path(out) / "logs"))
+        model = run.model(checkpoints, if_exists)
         save(model, out)
+        checkpoints.discard()
     return model
 
 
-def _trained(
-    embedder: Embedder,
-    signals: Sequence[Signal],
-    data: TrainingData,
-    catalogue: Catalogue,
-    config: Config,
-    context: Context,
-) -> Mufin:
-    """Run Modules I to IV and return the model."""
-    held_out = hold_out(data, config.run.validation, np.random.default_rng(config.seed))
-    used, held = data.take(data.others(held_out)), data.take(held_out)
-    validate = partial(precision_at_1, embedder, held) if len(held_out) else None
-    pretrain(embedder, used, config.pretrain, context, validate)
-    shortlist = retrieve(embedder, used, config.retrieve, context.progress)
-    networks = transfer(config, embedder, used)
-    validate = partial(precision_at_1, embedder, held, networks) if len(held_out) else None
-    finetune(networks, used, shortlist, config, context, validate)
+def _finished(out: Path, config: Config) -> Mufin:
+    """Return the model of a training that had ended, unless it had other settings."""
+    model = load(out, config.run.device, exact=True)
+    if changes := differences(_settings(model.config), _settings(config)):
+        described = "; ".join(changes[:5])
+        raise UsageError(
+            f"{out} holds a finished model of other settings: {described}. To train again, {OVERWRITE}"
+        )
+    return model
 
-    return assemble(networks, signals, config, catalogue, data, held_out, context.progress)
+
+@dataclass
+class _Run:
+    """One training: what to train on, and how."""
+
+    catalogue: Catalogue
+    config: Config
+    split: str
+    progress: Progress
+    callbacks: list[Callback]
+
+    def model(self, checkpoints: Checkpoints | None, if_exists: IfExists) -> Mufin:
+        """Prepare the data, then run Modules I to IV and build the model."""
+        config, points = self.config, _checked(self.catalogue.split(self.split), self.split)
+        seed_everything(config.seed)
+        embedder = Embedder(config).to(pick_device(config.run.device))
+        trained_on = self.catalogue.only(config.modalities).items.take(np.unique(points.members))
+        signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
+        data = training_data(embedder, signals, self.catalogue, points, config, self.progress)
+        if checkpoints is not None:
+            begin = checkpoints.resume if if_exists == "resume" else checkpoints.restart
+            begin(_identity(config, embedder, data))
+        generator, settings = seeded(config.seed, embedder.device), config.run
+        context = Context(
+            generator, self.progress, self.callbacks, settings.batches, settings.patience, checkpoints
+        )
+        held_out = hold_out(data, settings.validation, np.random.default_rng(config.seed))
+        data = replace(data, held_out=held_out)
+        networks = _trained(embedder, data, config, context)
+        return assemble(networks, signals, config, self.catalogue, data, self.progress)
+
+
+def _trained(embedder: Embedder, data: TrainingData, config: Config, context: Context) -> Networks:
+    """Run Modules I to IV and return the networks."""
+    used, held = data.take(data.seen), data.take(data.held_out)
+    validate = partial(precision_at_1, embedder, held) if len(data.held_out) else None
+    pretrain(embedder, used, config.pretrain, context, validate)
+    shortlist = _shortlists(embedder, used, config, context)
+    networks = transfer(config, embedder, used)
+    validate = partial(precision_at_1, embedder, held, networks) if len(data.held_out) else None
+    finetune(networks, used, shortlist, config, context, validate)
+    return networks
+
+
+def _shortlists(embedder: Embedder, data: TrainingData, config: Config, context: Context) -> Shortlist:
+    """Run Module II, or take the shortlists of a stopped training."""
+    if context.resumes_after("pretrain") and context.checkpoints and context.checkpoints.saved:
+        labels = context.checkpoints.saved.kept["shortlist"]  # those that may be negatives, else −1
+        return Shortlist(labels, torch.full((1, 1), -torch.inf).expand(labels.shape))
+    return retrieve(embedder, data, config.retrieve, context.progress)
+
+
+def _settings(config: Config) -> State:
+    """Return the settings that must not change between stopping and resuming."""
+    return config.model_dump(mode="json", exclude={"run": {"tensorboard", "checkpoint"}})
+
+
+def _identity(config: Config, embedder: Embedder, data: TrainingData) -> State:
+    """Return all that must be the same when a stopped training is resumed."""
+    encoders = {"text": embedder.text.fingerprint()}
+    if embedder.vision is not None:
+        encoders["image"] = embedder.vision.fingerprint()
+    facts = {"mufin": VERSION, "device": embedder.device.type, "encoders": encoders}
+    return _settings(config) | facts | {"catalogue": data.hashes()}
 
 
 def seed_everything(seed: int) -> None:

@@ -1,11 +1,10 @@
-"""Training code shared by Modules I and IV: random state, optimizers, schedule, gradient caching, log."""
+"""Training code shared by Modules I and IV: random state, optimizers, schedule, gradient caching."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,14 +16,31 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 from mufin.data.ragged import CPU
 from mufin.encode.bag import Bag, joined
 from mufin.encode.embedder import Embedder
-from mufin.errors import UsageError
-from mufin.progress import Progress, Task
+from mufin.progress import Progress
 from mufin.settings import Finetune, Pretrain
+from mufin.train.checkpoint import Checkpoints, State
+
+MODULES = ("pretrain", "finetune")  # those with epochs, in order
 
 
 def seeded(seed: int, device: torch.device = CPU) -> torch.Generator:
     """Create a seeded random number generator on a device."""
     return torch.Generator(device).manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What callbacks hear of: the loss every few steps, the P@1 of held-out points after some epochs."""
+
+    module: str  # "pretrain" or "finetune"
+    epoch: int  # from 0
+    epochs: int
+    step: int  # finished steps of the module
+    steps: int
+    values: dict[str, float]  # {"loss": 0.1} or {"validation P@1": 45.0}
+
+
+Callback = Callable[[Event], None]
 
 
 @dataclass
@@ -33,12 +49,19 @@ class Context:
 
     generator: torch.Generator = field(default_factory=lambda: seeded(0))
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
-    logs: Path | None = None  # a folder for TensorBoard
+    callbacks: Sequence[Callback] = ()
     batches: int | None = None  # maximum per epoch
+    patience: int | None = None  # validations without a better P@1 that end a module
+    checkpoints: Checkpoints | None = None
 
     def batches_per_epoch(self, n: int, batch: int) -> int:
         """Return the number of batches in an epoch over n examples."""
         return min(-(-n // batch), self.batches or n)
+
+    def resumes_after(self, module: str) -> bool:
+        """Whether a killed run had finished this module and was in a later one."""
+        saved = None if self.checkpoints is None else self.checkpoints.saved
+        return saved is not None and MODULES.index(saved.module) > MODULES.index(module)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state of all random number generators."""
@@ -156,6 +179,23 @@ class Loop:
             optimizer.step()
             schedule.step()
 
+    def state_dict(self) -> State:
+        """Return the state of the optimizers and their schedules."""
+        parts: dict[str, Sequence[Any]] = {"optimizers": self.optimizers, "schedules": self.schedules}
+        return {name: [each.state_dict() for each in part] for name, part in parts.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+            for weight, moments in optimizer.state.items():
+                for name, moment in moments.items():
+                    if isinstance(moment, Tensor) and moment.shape == weight.shape:
+                        # Fused steps need moments with the memory layout of their weight.
+                        moments[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
+        for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
+            schedule.load_state_dict(saved)
+
 
 def one_cycle(optimizer: Optimizer, steps: int, warmup: int) -> LRScheduler:
     """Raise the learning rate linearly for `warmup` steps (at most a fifth), then decay it as a cosine."""
@@ -181,48 +221,3 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
 def first_encoder_epoch(epochs: int, encoder_epochs: int | Literal["all"]) -> int:
     """Return the first epoch that trains the encoders' layers."""
     return 0 if encoder_epochs == "all" else max(0, epochs - encoder_epochs)
-
-
-class Journal:
-    """Show loss and validation P@1 next to the progress bar; optionally log them to TensorBoard."""
-
-    def __init__(self, task: Task, module: str, logs: Path | None) -> None:
-        self.task, self.module, self.steps = task, module, 0
-        self.mean: float | None = None
-        self.writer: Any = None
-        if logs is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise UsageError(
-                    'tensorboard is not installed; run: pip install "mufin[tensorboard]"'
-                ) from None
-            self.writer = SummaryWriter(str(logs))
-
-    def step(self, loss: Tensor) -> None:
-        self.steps += 1
-        if self.steps % 5 != 1:  # reading a loss synchronises the GPU
-            self.task.advance(1)
-            return
-        value = float(loss.detach())
-        self.mean = value if self.mean is None else 0.8 * self.mean + 0.2 * value
-        self.task.advance(1, loss=self.mean)
-        self._write("loss", value)
-
-    def validation(self, precision: float) -> None:
-        self.task.advance(0, **{"P@1": precision})
-        self._write("validation P@1", precision)
-
-    def _write(self, name: str, value: float) -> None:
-        if self.writer is not None:
-            self.writer.add_scalar(f"{self.module}/{name}", value, self.steps)
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
-
-
-def epochs_to_validate(epochs: int) -> Iterator[int]:
-    """Return about ten epochs, always including the last."""
-    every = max(1, epochs // 10)
-    return (epoch for epoch in range(epochs) if (epoch + 1) % every == 0 or epoch == epochs - 1)

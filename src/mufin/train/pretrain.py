@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -13,15 +12,8 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Loader
 from mufin.settings import Pretrain
 from mufin.train.data import TrainingData
-from mufin.train.loop import (
-    Context,
-    Journal,
-    Loop,
-    autocast,
-    embedder_groups,
-    epochs_to_validate,
-    first_encoder_epoch,
-)  # fmt: skip
+from mufin.train.epochs import Epochs
+from mufin.train.loop import Context, Loop, autocast, embedder_groups, first_encoder_epoch
 from mufin.train.losses import Temperature, decoupled_softmax, hardest, margin_loss
 from mufin.train.sampling import hard_pairs, shared_labels, shuffled
 
@@ -36,30 +28,20 @@ def pretrain(
     """Pull x̂¹ and ẑ¹ of related pairs together and push unrelated ones apart."""
     per_epoch = context.batches_per_epoch(len(data.used_labels), settings.batch)
     steps = settings.epochs * per_epoch
-    if not steps or not any(weight.requires_grad for weight in embedder.parameters()):
+    if not steps or context.resumes_after("pretrain"):
+        return
+    if not any(weight.requires_grad for weight in embedder.parameters()):
         return  # frozen encoders without A_S or a learnt projection
-    encoders_from = first_encoder_epoch(settings.epochs, settings.encoder_epochs)
-    encoded = data.encoded(embedder) if encoders_from else data
-    labels = torch.from_numpy(data.used_labels).to(embedder.device)
-    trainer = _Siamese(embedder, encoded, settings, context, steps)
-    validated = set(epochs_to_validate(settings.epochs))
     embedder.train()
-    with context.progress.task("Module I  ", steps) as task:
-        journal = Journal(task, "pretrain", context.logs)
-        for epoch in range(settings.epochs):
-            if epoch == encoders_from:
-                trainer.use(data)
-            trainer.refresh(epoch)
-            for batch in islice(shuffled(labels, settings.batch, context.generator), per_epoch):
-                journal.step(trainer.step(batch))
-            if validate and epoch in validated:
-                journal.validation(validate())
-        journal.close()
+    trainer = _Siamese(embedder, data, settings, context, steps)
+    Epochs(trainer, settings.epochs, per_epoch, context).run(validate)
     embedder.eval()
 
 
 class _Siamese:
     """Run the steps of Module I, and keep the embeddings that select hard positives."""
+
+    name, title = "pretrain", "Pre-training"
 
     def __init__(
         self, embedder: Embedder, data: TrainingData, settings: Pretrain, context: Context, steps: int
@@ -74,6 +56,10 @@ class _Siamese:
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
         self.loop = Loop(settings, steps, groups)
         self.last_embeddings: tuple[Tensor, Tensor] | None = None
+        self.modules = {"embedder": embedder, "temperature": self.temperature}
+        self.kept: dict[str, Tensor] = {}
+        self.encoders_from = first_encoder_epoch(settings.epochs, settings.encoder_epochs)
+        self.raw_data = data  # before the encoders; `self.data` may be encoded
         self.use(data)
 
     def use(self, data: TrainingData) -> None:
@@ -82,13 +68,26 @@ class _Siamese:
         self.points = Loader(data.points, data.groups, device)
         self.labels = Loader(data.labels, data.label_groups, device)
 
-    def refresh(self, epoch: int) -> None:
-        """Embed everything again to select hard positives."""
-        if self.settings.hard_positives and epoch % self.settings.refresh == 0:
+    def refreshes(self, epoch: int) -> bool:
+        return self.settings.hard_positives and epoch % self.settings.refresh == 0
+
+    def start(self, epoch: int) -> None:
+        """Encode everything once while the encoders are frozen; embed it again to select hard positives."""
+        frozen = epoch < self.encoders_from
+        if frozen and self.data is self.raw_data:
+            self.use(self.raw_data.encoded(self.embedder))
+        elif not frozen and self.data is not self.raw_data:
+            self.use(self.raw_data)
+        if self.refreshes(epoch):
             z = self.embedder.embed(self.data.labels, self.data.label_groups).vectors()
             x = self.embedder.embed(self.data.points, self.data.groups).vectors()
             self.last_embeddings = z, x
             self.positives = hard_pairs(self.by_label, z, x, self.settings.hard_similarity)
+
+    def batches(self) -> tuple[Tensor, ...]:
+        """Split all labels with a datapoint into random batches."""
+        labels = torch.from_numpy(self.raw_data.used_labels).to(self.embedder.device)
+        return shuffled(labels, self.settings.batch, self.generator)
 
     def step(self, labels: Tensor) -> Tensor:
         """Train on these labels (B,) and return the loss."""

@@ -1,0 +1,301 @@
+"""Checkpoints: the state of a training on disk, from which a killed run goes on with the same result.
+
+    RUN/.mufin-training/00007/state.json         position, settings, hashes of the files
+                              state.safetensors  networks, optimizers, random states
+                              kept.safetensors   large tensors that seldom change; linked if unchanged
+
+A checkpoint is written to a hidden folder, synced and renamed, so it is complete or absent. The newest two
+are kept: if the last one is damaged, training goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mufin.errors import ModelError, UsageError
+from mufin.files.folder import MANIFEST, file_hash, manifest_text
+from mufin.files.lock import LOCK_NAME, writing
+from mufin.files.tensors import read_tensors, write_tensors
+
+FOLDER = ".mufin-training"
+FORMAT = 1
+ROTATED = 2  # newest checkpoints that are kept
+MAX_SHARE = 0.03  # of the training time may be spent on writing checkpoints
+OVERWRITE = 'use --overwrite (in Python: if_exists="overwrite")'
+FACTS, STATE, KEPT = "state.json", "state.safetensors", "kept.safetensors"
+
+log = logging.getLogger("mufin.train")
+State = dict[str, Any]  # nested dicts and lists of tensors, numbers and texts
+IfExists = Literal["refuse", "resume", "overwrite"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read: the module it was written in, what was trained, and its state."""
+
+    module: str
+    identity: State
+    state: State
+    kept: dict[str, Tensor]
+
+
+class Checkpoints:
+    """Write the state of a training now and then, and read it after a kill."""
+
+    def __init__(self, run: Path, minutes: float) -> None:
+        self.folder, self.seconds = run / FOLDER, 60 * minutes
+        self.identity: State = {}  # settings and data; set before the first checkpoint is written
+        self.saved: Saved | None = None  # where to go on
+        self._kept: Mapping[str, Tensor] = {}  # of the last checkpoint written
+        self._written, self._cost = time.monotonic(), 0.0
+
+    # -- write -----------------------------------------------------------------------------------------------
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint: the interval has passed, and writing costs little of it."""
+        passed = time.monotonic() - self._written
+        return passed >= self.seconds and (not self.seconds or passed * MAX_SHARE >= self._cost)
+
+    def write(self, module: str, state: State, kept: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint; if the disk does not allow it, warn and go on with the previous one."""
+        started = time.monotonic()
+        try:
+            self._write(module, state, kept)
+        except OSError as error:
+            log.warning("no checkpoint was written to %s (%s); training goes on", self.folder, error.strerror)
+        self._written = time.monotonic()
+        self._cost = self._written - started
+
+    def _write(self, module: str, state: State, kept: Mapping[str, Tensor]) -> None:
+        self.folder.mkdir(exist_ok=True)
+        numbers = _numbers(self.folder)
+        staged = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.folder))
+        try:
+            tensors: dict[str, Tensor] = {}
+            packed = pack(state, tensors)
+            write_tensors(staged / STATE, iter(tensors.items()))
+            unchanged = kept.keys() == self._kept.keys() and all(kept[k] is self._kept[k] for k in kept)
+            if not (numbers and unchanged and _link(self._path(numbers[-1]) / KEPT, staged / KEPT)):
+                write_tensors(staged / KEPT, iter(kept.items()))
+            facts = {
+                "format": FORMAT, "module": module, "identity": self.identity, "written": time.time(),
+                "state": packed, "files": {name: file_hash(staged / name) for name in (STATE, KEPT)},
+            }  # fmt: skip
+            (staged / FACTS).write_text(manifest_text(facts), "utf-8")
+            for path in (staged / STATE, staged / KEPT, staged / FACTS, staged):
+                _sync(path)
+            staged.rename(self._path(numbers[-1] + 1 if numbers else 1))
+            _sync(self.folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        self._kept = dict(kept)
+        for number in numbers[: 1 - ROTATED]:
+            shutil.rmtree(self._path(number), ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove all checkpoints."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05d}"
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self) -> Saved | None:
+        """Read the newest intact checkpoint; None if there is none."""
+        numbers = _numbers(self.folder)
+        for number in reversed(numbers):
+            try:
+                return _read(self._path(number))
+            except (ModelError, OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("checkpoint %s is damaged (%s); using the one before", self._path(number), error)
+        return None
+
+    def resume(self, identity: State) -> None:
+        """Go on from the last checkpoint, which must be of the same settings and data."""
+        self.saved, self.identity = self.read(), identity
+        if self.saved is None:
+            return
+        if changes := differences(self.saved.identity, identity):
+            raise UsageError(
+                f"{self.folder.parent}: cannot resume, since the stopped training was a different one: "
+                f"{'; '.join(changes[:5])}. Undo that; or to start again, {OVERWRITE}"
+            )
+
+    def restart(self, identity: State) -> None:
+        """Begin anew, without the checkpoints of an earlier training."""
+        self.discard()
+        self.identity = identity
+
+    def stopped(self) -> str:
+        """Describe where an earlier training stopped; empty if there is none."""
+        for number in reversed(_numbers(self.folder)):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                facts = json.loads((self._path(number) / FACTS).read_text("utf-8"))
+                minutes = max(0, round((time.time() - facts["written"]) / 60))
+                return f"stopped during {facts['module']}, last checkpoint {minutes} min ago"
+        return ""
+
+
+@contextmanager
+def claimed(run: Path, minutes: float, if_exists: IfExists) -> Iterator[Checkpoints]:
+    """Create the folder of a run and keep other writers out; overwrite nothing unasked.
+
+    A folder that is new and still empty at the end is removed.
+    """
+    checkpoints = Checkpoints(run, minutes)
+    _refuse(run, checkpoints.stopped(), if_exists)
+    existed = run.exists()
+    run.mkdir(parents=True, exist_ok=True)
+    if not os.access(run, os.W_OK):
+        raise UsageError(f"{run} cannot be written to; choose another folder")
+    try:
+        with writing(run, patience=0):
+            yield checkpoints
+    finally:
+        if not existed and [path.name for path in run.iterdir()] == [LOCK_NAME]:
+            with suppress(OSError):
+                (run / LOCK_NAME).unlink()
+                run.rmdir()
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a folder holds a model and no stopped training."""
+    return (run / MANIFEST).exists() and not _numbers(run / FOLDER)
+
+
+def _refuse(run: Path, stopped: str, if_exists: IfExists) -> None:
+    """Raise UsageError if the folder holds something that may not be replaced."""
+    model = (run / MANIFEST).exists()
+    if if_exists == "refuse" and stopped:
+        raise UsageError(
+            f'{run} holds a training {stopped}. To go on, use --resume (in Python: if_exists="resume"); '
+            f"to start again, {OVERWRITE}"
+        )
+    if if_exists == "refuse" and model:
+        raise UsageError(f"{run} already holds a model. Choose another folder; to replace it, {OVERWRITE}")
+    if run.is_dir() and not model and not stopped:
+        # Files of an interrupted run are allowed.
+        others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
+        if others:
+            raise UsageError(
+                f"{run} is not empty and not a model folder (it contains {others[0]}); choose another folder"
+            )
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Return the numbers of the checkpoints in a folder, oldest first."""
+    with suppress(OSError):
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    return []
+
+
+def _read(path: Path) -> Saved:
+    """Read and verify a checkpoint."""
+    text = (path / FACTS).read_text("utf-8")
+    facts = json.loads(text)
+    if text != manifest_text(facts) or facts["format"] != FORMAT:
+        raise ModelError(f"{FACTS} has changed or has another format")
+    for name, digest in facts["files"].items():
+        if file_hash(path / name) != digest:
+            raise ModelError(f"{name} has changed")
+    # Copies, since optimizers change them in place.
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(path / STATE).all.items()}
+    kept = {name: tensor.clone() for name, tensor in read_tensors(path / KEPT).all.items()}
+    return Saved(facts["module"], facts["identity"], unpack(facts["state"], tensors), kept)
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Link a file; return False where that is not possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Force a file or folder to disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    except OSError:
+        if not path.is_dir():  # some file systems cannot sync folders
+            raise
+    finally:
+        os.close(file)
+
+
+# -- state ---------------------------------------------------------------------------------------------------
+
+
+def pack(value: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
+    """Turn nested state into JSON; tensors go into `tensors`, under the names that stand in their place.
+
+    >>> pack({1: [0.5, "a"]}, {})
+    {'dict': [[1, {'list': [0.5, 'a']}]]}
+    """
+    match value:
+        case Tensor():
+            tensors[name] = value
+            return {"tensor": name}
+        case dict():
+            return {"dict": [[key, pack(each, tensors, f"{name}.{key}")] for key, each in value.items()]}
+        case list() | tuple():
+            return {"list": [pack(each, tensors, f"{name}.{i}") for i, each in enumerate(value)]}
+    return value
+
+
+def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Undo `pack`; tuples become lists."""
+    match packed:
+        case {"tensor": name}:
+            return tensors[name]
+        case {"dict": pairs}:
+            return {key: unpack(each, tensors) for key, each in pairs}
+        case {"list": values}:
+            return [unpack(each, tensors) for each in values]
+    return packed
+
+
+def trained_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights and all buffers; frozen weights come with the encoder."""
+    named = module.state_dict(keep_vars=True).items()
+    return {name: t.detach() for name, t in named if not isinstance(t, nn.Parameter) or t.requires_grad}
+
+
+@torch.no_grad()
+def load_trained_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Restore what `trained_state` returned."""
+    own = trained_state(module)
+    for name, tensor in state.items():
+        own[name].copy_(tensor)
+
+
+def differences(then: State, now: State, name: str = "") -> list[str]:
+    """Describe how two nested states differ.
+
+    >>> differences({"seed": 1, "rank": {"beta": 0.5}}, {"seed": 1, "rank": {"beta": 0.7}})
+    ['rank.beta was 0.5 and is 0.7']
+    """
+    found = []
+    for key in {**then, **now}:
+        a, b, path = then.get(key), now.get(key), f"{name}.{key}".strip(".")
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, path)
+        elif a != b:  # the hash of data says nothing to a user
+            found.append(f"{path} have changed" if name == "catalogue" else f"{path} was {a!r} and is {b!r}")
+    return found
