@@ -42,8 +42,9 @@ format: install ## fix lint and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: install ## generate docs/cli.md and the numbers in docs/design.md
+docs: install ## generate docs/cli.md, docs/settings.md and the numbers in docs/design.md
 	$(BIN)/python scripts/cli_docs.py
+	$(BIN)/python scripts/settings_docs.py
 	$(BIN)/python scripts/code_numbers.py
 
 dist: install ## build wheel and sdist into dist/, then test the wheel in a fresh environment

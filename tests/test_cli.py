@@ -177,6 +177,17 @@ def test_config_lists_presets_and_variants(shell: Shell):
     assert variants[variants.index("  no-as") + 1] == "    embed.attention=feedforward"
 
 
+def test_config_explains_settings(shell: Shell):
+    out = shell("config", "--explain", "vision.size")
+    assert "Side in pixels" in out
+    assert "Values: integer, at least 16, at most 2048; or none" in out
+    assert "Preset best: 192" in out
+    assert "[rank] The ranker" in shell("config", "--explain", "rank")
+    assert shell("config", "--explain").count("Default: ") > 80
+    assert "known: rank.cross" in shell.fails("config", "--explain", "rank.bta")
+    assert "add --explain" in shell.fails("config", "rank.beta")
+
+
 def test_config_of_a_variant(shell: Shell):
     text = shell("config", "--preset", "paper", "--variant", "p-i-vec", "--set", "seed=5")
     for line in ("epochs = 0", "beta = 0.0", "seed = 5"):

@@ -11,6 +11,7 @@ import tomli_w
 from mufin import Config, MufinError
 from mufin.config import VERSION
 from mufin.config_checks import parse_toml_value
+from mufin.config_docs import explain, groups
 from mufin.errors import ConfigError
 from mufin.model.info import differences
 from mufin.presets import PRESETS, VARIANTS
@@ -115,6 +116,59 @@ def test_override(assignment: str, section: str, key: str, value: object) -> Non
     changed = Config().override([assignment])
     assert getattr(getattr(changed, section), key) == value
     assert Config.parse(Config().model_dump(), "copy") == Config()
+
+
+def test_none_unsets_a_setting_that_may_be_missing() -> None:
+    set_ = Config.preset("best").override(["run.batches=3", "finetune.encoder_lr=none"])
+    assert set_.finetune.encoder_lr is None
+    assert set_.override(["run.batches = none"]).run.batches is None
+    assert Config.preset("fast").override(["vision.size=none"]).vision.size is None
+    assert Config().override(["rank.cross=none"]).rank.cross == "none"  # a value of this setting
+    with pytest.raises(ConfigError, match="'embed.dim'.*'none'"):
+        Config().override(["embed.dim=none"])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_never_forces_its_image_size_on_another_encoder(preset: str) -> None:
+    base = Config.preset(preset)
+    assert base.override(["vision.model=other"]).vision.size is None
+    assert base.variant("resnet-18", ["vision.train_layers=1"]).vision.size is None
+    for both in (["vision.model=other", "vision.size=64"], ["vision.size=64", "vision.model=other"]):
+        assert base.override(both).vision.size == 64
+    assert base.override(["seed=1"]).vision.size == base.vision.size
+
+
+def test_every_setting_is_explained() -> None:
+    found = {each.name: each for group in groups() for each in group.settings}
+    values = Config().model_dump()
+    sections = {name: value for name, value in values.items() if isinstance(value, dict)}
+    names = {f"{section}.{key}" for section, keys in sections.items() for key in keys}
+    assert {*found} == names | {*values} - {*sections}
+    assert all(each.meaning and each.values for each in found.values())
+    for preset in PRESETS:
+        config = Config.preset(preset)
+        for name in names:
+            section, key = name.split(".")
+            said = found[name].presets.get(preset, found[name].default)
+            assert said == getattr(getattr(config, section), key)
+
+
+def test_explanations_say_meaning_values_default_and_presets() -> None:
+    (group,) = explain("rank.beta")
+    assert group.settings[0].lines() == [
+        "rank.beta",
+        "  β in s = β c + (1 − β) a. `learnt` fits a mixture of all signals on the held-out points.",
+        "  Values: number, at least 0, at most 1; or learnt",
+        "  Default: 0.7 (the paper's value)",
+        "  Preset best: learnt",
+        "  Preset fast: learnt",
+    ]
+    assert "paper" not in explain("text.case")[0].settings[0].lines()[3]
+    assert len(explain("rank")[0].settings) == 6
+    assert len(explain(None)) == 11
+    for name, known in (("rank.bta", "rank.cross, rank.blocks"), ("rnk", "text, vision")):
+        with pytest.raises(ConfigError, match=f"unknown setting '{name}'; known: .*{known}"):
+            explain(name)
 
 
 def test_overrides_apply_in_order_and_leave_the_original_alone() -> None:

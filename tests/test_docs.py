@@ -27,6 +27,12 @@ def test_the_command_line_page_is_up_to_date():
     assert page.read_text(encoding="utf-8") == cli_docs("render")(), "run `make docs`"
 
 
+def test_the_page_of_settings_is_up_to_date():
+    render = runpy.run_path(str(ROOT / "scripts" / "settings_docs.py"))["render"]
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == render(), "run `make docs`"
+
+
 def test_every_command_shows_an_example():
     from typer.main import get_command
 

@@ -13,7 +13,13 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from mufin.config_checks import customised, describe_first_error, parse_toml_value, reject_ineffective
+from mufin.config_checks import (
+    customised,
+    describe_first_error,
+    is_optional,
+    parse_toml_value,
+    reject_ineffective,
+)
 from mufin.errors import ConfigError
 from mufin.presets import PRESETS, VARIANTS
 from mufin.settings import (
@@ -120,6 +126,7 @@ class Config(Section):
     def override(self, assignments: Iterable[str]) -> Config:
         """Return a copy with `section.key=value` applied; values are TOML or plain text.
 
+        `none` unsets a setting that may be missing. Another `vision.model` also unsets `vision.size`.
         A change that has no effect with the other settings is an error.
         """
         assignments = list(assignments)
@@ -130,6 +137,10 @@ class Config(Section):
     def _assigned(self, assignments: Iterable[str]) -> dict[str, Any]:
         """Return all values after these assignments, not validated."""
         values = self.model_dump(exclude_none=True)
+        assignments = list(assignments)
+        names = {assignment.partition("=")[0].strip() for assignment in assignments}
+        if "vision.model" in names and "vision.size" not in names:
+            values["vision"].pop("size", None)  # chosen for another encoder
         for assignment in assignments:
             path, equals, text = assignment.partition("=")
             if not equals:
@@ -141,6 +152,8 @@ class Config(Section):
                 if not isinstance(target, dict):
                     raise ConfigError(f"{assignment!r}: {section} is a value, not a section")
             target[key] = parse_toml_value(text.strip())
+            if target[key] == "none" and is_optional(type(self), path.strip()):
+                del target[key]
         return values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -21,6 +21,19 @@ def parse_toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def is_optional(settings: type[BaseModel], name: str) -> bool:
+    """Whether the setting `section.key` may be None.
+
+    >>> from mufin.config import Config
+    >>> is_optional(Config, "vision.size"), is_optional(Config, "rank.cross")
+    (True, False)
+    """
+    section, _, key = name.rpartition(".")
+    model: Any = settings.model_fields[section].annotation if section in settings.model_fields else settings
+    field = model.model_fields.get(key)
+    return field is not None and type(None) in get_args(field.annotation)
 
 
 def describe_first_error(error: ValidationError, settings: type[BaseModel]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 
 def config(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[SETTING]", help="Section or section.key to explain."),
+    ] = None,
     preset: Annotated[str, typer.Option(metavar="NAME", help="Preset to start from.")] = "best",
     variant: Variant = None,
     settings: Settings = None,
@@ -24,6 +29,9 @@ def config(
     list_names: Annotated[
         bool, typer.Option("--list", help="List presets and variants with their settings.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain settings: meaning, values, default, presets.")
+    ] = False,
 ) -> None:
     """Print settings as TOML, for `mufin train --config`.
 
@@ -31,7 +39,12 @@ def config(
     Example:
       mufin config --preset paper --set pretrain.epochs=50 -o shop.toml
       mufin config --preset paper --variant no-as
+      mufin config --explain run.patience
     """
+    if name is not None and not explain:
+        raise UsageError(f"unexpected argument {name!r}; to read about a setting, add --explain")
+    if explain:
+        return _explain_settings(name)
     if list_names:
         return _list_settings()
     text = chosen_settings(preset, None, variant, settings or []).to_toml()
@@ -42,6 +55,19 @@ def config(
         typer.echo(
             f"Settings written to {output}; use them with: mufin train FOLDER -o RUN --config {output}"
         )
+
+
+def _explain_settings(name: str | None) -> None:
+    """Print what a setting, a section or all settings mean."""
+    from mufin.config_docs import explain
+
+    for group in explain(name):
+        if group.name and len(group.settings) > 1:
+            typer.echo(f"[{group.name}] {group.meaning}\n")
+        for setting in group.settings:
+            for line in setting.lines():
+                typer.echo("\n".join(textwrap.wrap(line, 100, subsequent_indent="  ")))
+            typer.echo()
 
 
 def _list_settings() -> None:

@@ -53,7 +53,7 @@ class VisionEncoder(nn.Module):
             self.size = settings.size or own_size or 224
             if own_size is not None and self.size != own_size:
                 raise ConfigError(
-                    f"vision.size = {self.size}, but {name} takes {own_size}; remove the setting"
+                    f"vision.size = {self.size}, but {name} takes {own_size}; use --set vision.size=none"
                 )
             self.width = _width(self.network, config)
         keeps = isinstance(self.network, Lite0) and self.depth == 0
