@@ -206,3 +206,21 @@ def test_answers_are_json_that_every_parser_reads(client: TestClient) -> None:
         answer = client.post("/v1/recommend", json=ask)
         assert json.loads(answer.text)["model"]
     json.loads(answer.text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_vectors_are_those_of_the_model(
+    client: TestClient, served: tuple[Path, Path], red_circle: str
+) -> None:
+    items = [Item(texts=["red circle"]), Item(texts=["bar", "7"], images=[picture("red", "circle")])]
+    expected = load(served[0]).embed(items).vector()
+    bodies = [{"texts": ["red circle"]}, {"texts": ["bar", "7"], "images": [red_circle]}]
+    for repeats in (1, 32):  # in one batch, and in slices
+        found = client.post("/v1/embed", json={"items": bodies * repeats}).json()
+        assert len(found["vectors"]) == 2 * repeats
+        for place, vector in enumerate(found["vectors"]):
+            assert vector == pytest.approx(expected[place % 2].tolist(), abs=1e-5)
+    by_id = client.post("/v1/embed", json={"items": [{"id": "red-bar-4"}]}).json()
+    assert len(by_id["vectors"][0]) == expected.shape[1]
+    bad = client.post("/v1/embed", json={"items": [*bodies * 20, {"id": "nothing"}]})
+    assert (bad.status_code, "nothing" in bad.json()["detail"]) == (422, True)
+    assert client.post("/v1/embed", json={"items": []}).status_code == 422

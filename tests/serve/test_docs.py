@@ -35,6 +35,7 @@ def test_the_curl_examples_work(
     for word in (
         '"label":"q-red"',
         '"attention":',
+        '"vectors":[[',
         '"added":["zebra"]',
         '"removed":["q-bar"]',
         "mufin_batch_items",

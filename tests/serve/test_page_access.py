@@ -16,6 +16,7 @@ VIEWS = {
     "explained": ("#/ask?item=red%2Fcircle-4&k=50&label=q-circle", "#panel .heat"),
     "labels": ("#/labels?q=things", ".label-row"),
     "map": ("#/map", ".in-view button"),
+    "docs": ("docs", ".operation"),
 }
 
 

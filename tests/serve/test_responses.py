@@ -21,6 +21,7 @@ API = (ROOT / "src/mufin/serve/page/api.js").read_text("utf-8")
     ("model", "sample"),
     [
         (responses.Recommended, responses.RECOMMEND),
+        (responses.Embedded, responses.EMBED),
         (responses.Explained, responses.EXPLAIN),
         (responses.Labels, responses.LABELS),
         (responses.FullLabel, FULL),
@@ -53,6 +54,14 @@ def test_the_client_of_the_page_knows_the_same_fields(name: str, model: type[Bas
     )
     flat = re.sub(r"\{[^{}]*\}|<[^<>]*>", "", typedef[0])
     assert set(re.findall(r"(\w+)\??:", flat)) == set(model.model_fields)
+
+
+def test_the_document_has_every_operation(client: TestClient) -> None:
+    document = (ROOT / "docs/http.md").read_text("utf-8")
+    for path in client.get("/openapi.json").json()["paths"]:
+        shown = path.replace("{id}", "ID").replace("{n}", "0")
+        pattern = re.escape(shown).replace("ID", '[^/`"\\s]+') + "(?![\\w/])"
+        assert re.search(pattern, document), path
 
 
 def test_every_answer_has_a_schema(client: TestClient) -> None:

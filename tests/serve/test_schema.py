@@ -86,7 +86,7 @@ def test_the_schema_has_examples_that_work(address: str) -> None:
         for method, operation in methods.items()
         if "requestBody" in operation
     ]
-    assert len(bodies) == 5
+    assert len(bodies) == 6
     for path, method, body in sorted(bodies, key=lambda one: (one[1] == "delete", one[0] != "/v1/labels")):
         request = urllib.request.Request(
             address + path,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     ("address", "file", "kind"),
     [
         ("/", "index.html", "text/html; charset=utf-8"),
+        ("/docs", "docs.html", "text/html; charset=utf-8"),
         ("/page/app.js", "app.js", "text/javascript; charset=utf-8"),
         ("/page/base.css", "base.css", "text/css; charset=utf-8"),
         ("/page/icon.svg", "icon.svg", "image/svg+xml"),
@@ -39,7 +40,7 @@ def test_files_are_revalidated_at_every_use(client: TestClient, address: str, fi
     head = client.head(address)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(answer.content))
-    route = "/" if address == "/" else "/page/{name:path}"
+    route = address if address in ("/", "/docs") else "/page/{name:path}"
     assert (
         f'mufin_requests_total{{method="HEAD",route="{route}",status="200"}}' in client.get("/metrics").text
     )

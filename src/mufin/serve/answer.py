@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from mufin.data.item import Item
 from mufin.data.items import Items
 from mufin.data.pictures import DecodedPictures
+from mufin.encode.features import Groups
 from mufin.errors import UsageError
 from mufin.model.hits import Ranked
 from mufin.serve.catalogue_view import CatalogueView
@@ -38,6 +39,17 @@ def table_of(queries: Sequence[Query]) -> Items:
     """Return the queries as items."""
     plain = Items.of([Item(query.id, query.texts) for query in queries])
     return Items(plain.table, DecodedPictures([query.images for query in queries]))
+
+
+@torch.no_grad()
+def vectors_of(state: State, queries: Sequence[Query], first: int = 0) -> np.ndarray:
+    """Return x̂¹ of each query, (B, D); `first` is the number of the first one within its call."""
+    features = state.model.features(table_of(queries))
+    for n in np.flatnonzero(features.sizes == 0):
+        raise _nothing(first + int(n), state)
+    bags = state.model.embedder.embed(features, Groups.singles(np.arange(len(queries))))
+    found: np.ndarray = bags.vectors().cpu().numpy()
+    return found
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from mufin.runtime.memory import limit_heaps
 from mufin.serve import problem
 from mufin.serve.connections import Connection, Door, room
 from mufin.serve.middleware import Middleware
-from mufin.serve.routes import catalogue, explain, labels, page, recommend, status, writing
+from mufin.serve.routes import catalogue, embed, explain, labels, page, recommend, status, writing
 from mufin.serve.schemas import Settings
 from mufin.serve.service import Service
 from mufin.version import VERSION
@@ -41,13 +41,13 @@ def build_app(service: Service) -> FastAPI:
         version=VERSION,
         summary="Ranks labels for items made of text and images",
         lifespan=lifespan,
-        docs_url=None,  # both docs pages load scripts from other hosts
+        docs_url=None,  # both of FastAPI's load scripts from other hosts; ours is page/docs.html
         redoc_url=None,
         responses=problem.DOCUMENTED,
     )
     app.state.service = service
     problem.install(app)
-    for route in (recommend, explain, writing, labels, catalogue, status, page):
+    for route in (recommend, embed, explain, writing, labels, catalogue, status, page):
         app.include_router(route.router)
     app.add_middleware(Middleware, service=service)
     return app

@@ -81,16 +81,23 @@ class Batcher(Generic[Ask]):
 
     async def ask_slices(self, slices: Sequence[tuple[Ask, int]]) -> list[Any]:
         """Return the answers to the slices of a long request, given with their costs."""
-        future = asyncio.get_running_loop().create_future
-        until = time.monotonic() + self.deadline
-        return await self._in_turns([_Job(cost, until, future(), ask, long=True) for ask, cost in slices])
+        return await self._in_turns([self._long_job(cost, ask=ask) for ask, cost in slices])
 
     async def call(self, call: Callable[[], Any], weight: int = 1) -> Any:
         """Run `call` in a thread and return its result."""
         if weight <= self.size:
             return await self._submit(weight, call=call)
-        until, future = time.monotonic() + self.deadline, asyncio.get_running_loop().create_future()
-        return (await self._in_turns([_Job(weight, until, future, call=call, long=True)]))[0]
+        return (await self.call_slices([(call, weight)]))[0]
+
+    async def call_slices(self, slices: Sequence[tuple[Callable[[], Any], int]]) -> list[Any]:
+        """Run the calls of a long request, given with their costs, and return their results."""
+        return await self._in_turns([self._long_job(cost, call=call) for call, cost in slices])
+
+    def _long_job(
+        self, cost: int, ask: Ask | None = None, call: Callable[[], Any] | None = None
+    ) -> _Job[Ask]:
+        future = asyncio.get_running_loop().create_future()
+        return _Job(cost, time.monotonic() + self.deadline, future, ask, call, long=True)
 
     async def close(self) -> None:
         """Answer what is waiting, accept nothing more, and end the threads."""

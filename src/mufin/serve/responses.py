@@ -65,6 +65,14 @@ class Recommended(Answer):
     model: str = Field(description="The version of the model that answered; it changes with every write")
 
 
+class Embedded(Answer):
+    """The answer to /v1/embed."""
+
+    vectors: list[list[float]] = Field(description="One per item, of length 1")
+    took_ms: float
+    model: str
+
+
 class Near(Answer):
     """A label near another one."""
 
@@ -235,6 +243,7 @@ ITEM = {
 }  # fmt: skip
 NEAR = {"label": "desk-2", "text": "oak desk", "similarity": 0.9, "images": 0}
 RECOMMEND = {"results": [{"hits": [HIT]}], "took_ms": 14.2, "model": "c837a8feeb1d"}
+EMBED = {"vectors": [[0.6, -0.8]], "took_ms": 5.2, "model": "c837a8feeb1d"}
 EXPLAIN = {
     "query": [{"kind": "text", "text": "oak desk"}],
     "label": [

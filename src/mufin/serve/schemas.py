@@ -152,6 +152,12 @@ class ExplainBody(Body):
     label: Id
 
 
+class EmbedBody(Body):
+    """Items to embed."""
+
+    items: Annotated[list[QueryBody], Field(min_length=1, max_length=LIMITS.items)]
+
+
 class LabelBody(Body):
     """A new label."""
 

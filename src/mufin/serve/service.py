@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from mufin.data.catalogue import Catalogue
@@ -17,7 +19,7 @@ from mufin.data.images import scaled
 from mufin.data.pictures import Encoded, Pictures
 from mufin.errors import PictureError
 from mufin.model.mufin import Mufin
-from mufin.serve.answer import Answer, Answerer, Ask, Query
+from mufin.serve.answer import Answer, Answerer, Ask, Query, vectors_of
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import CatalogueView, Examples
 from mufin.serve.images import check_count, check_pixels, decoded, from_base64
@@ -157,6 +159,19 @@ class Service:
         ]
         answers: list[Answer] = await self.batcher.ask_slices(parts)
         return Answer([hits for answer in answers for hits in answer.hits], state.version)
+
+    async def embed(self, queries: Sequence[Query]) -> tuple[np.ndarray, str]:
+        """Return x̂¹ of each query, (B, D), and the version of the model; a long call goes in slices."""
+        costs, state = self.costs(queries), self.live.state
+        check_cost(costs, "items.{}")
+        if sum(costs) <= self.batcher.size:
+            vectors: np.ndarray = await self.batcher.call(lambda: vectors_of(state, queries), sum(costs))
+            return vectors, state.version
+        parts = [
+            (partial(vectors_of, state, queries[some], some.start), sum(costs[some]))
+            for some in slices(costs)
+        ]
+        return np.concatenate(await self.batcher.call_slices(parts)), state.version
 
     async def in_pool(self, call: Any, *arguments: Any) -> Any:
         """Run something slow outside the event loop."""

@@ -28,7 +28,7 @@ export const token = {
 };
 
 /** Encode as UTF-8, one character per byte: `fetch` accepts no other characters in headers. */
-const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+export const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 /** @returns {Promise<any>} the JSON response, with `pending` set if it is not ready yet (202) */
 async function call(method, path, { body, signal, writes = false } = {}) {

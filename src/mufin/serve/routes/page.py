@@ -53,6 +53,12 @@ async def index(request: Request) -> Response:
     return await files.get_response("index.html", request.scope)
 
 
+@router.api_route("/docs", methods=["GET", "HEAD"])
+async def docs(request: Request) -> Response:
+    """Return the page that shows the OpenAPI schema."""
+    return await files.get_response("docs.html", request.scope)
+
+
 @router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
 async def file(name: str, request: Request) -> Response:
     """Return a style, script, font or image of the page."""
