@@ -233,13 +233,37 @@ def test_no_other_site_is_let_in(writing: TestClient) -> None:
     for answer in (writing.get("/v1/model", headers=site), writing.options("/v1/recommend", headers=site)):
         assert not [name for name in answer.headers if name.startswith("access-control")]
     assert_problem(
-        writing.post("/v1/labels", json={"labels": [{"id": "a", "texts": ["a"]}]}, headers=site), 403
-    )
-    assert_problem(
         writing.get("/v1/model", headers={"Host": "evil.example"}), 421
     )  # a name made to point here
     for host in ("localhost:8000", "LOCALHOST", "127.0.0.1", "[::1]:80"):
         assert writing.get("/v1/model", headers={"Host": host}).status_code == 200
+
+
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}  # true behind a proxy that changes Host, too
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://127.0.0.1.evil.example"},
+        {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port or subdomain
+    ],
+    ids=str,
+)
+def test_posts_of_other_sites_are_refused(client: TestClient, headers: dict[str, str]) -> None:
+    """A form may post to any address without asking, and computing costs time even if nobody reads it."""
+    item = {"items": [{"texts": ["red"]}]}
+    for path in ("/v1/labels", "/v1/recommend", "/v1/explain", "/v1/examples"):
+        assert_problem(client.post(path, json=item, headers=headers), 403, "other sites")
+    form = client.post("/v1/recommend", data={"text": "x"}, files={"k": b"x"}, headers=headers)
+    assert_problem(form, 403, "other sites")
+    assert client.get("/v1/model", headers=headers).status_code == 200
+    for own in ({"Origin": "http://127.0.0.1"}, {"Sec-Fetch-Site": "none"}, {**headers, **SAME_ORIGIN}):
+        assert client.post("/v1/recommend", json=item, headers=own).status_code == 200
 
 
 @pytest.mark.parametrize(

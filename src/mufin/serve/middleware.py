@@ -1,4 +1,4 @@
-"""Middleware: limits on bodies, host check, security headers, log and counts for every request."""
+"""Middleware: limits on bodies, host and site checks, security headers, log and counts of requests."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ HEADERS = {
 RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 GONE = 499  # status in the log if the client went away, as in nginx
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing; other sites cannot read the answers
 SMALL = 1 << 16  # bytes; smaller bodies are always read
 SECONDS = 10.0  # for a body, plus the time that its bytes take at this rate:
 RATE = 50_000  # bytes per second
@@ -62,6 +63,8 @@ class Middleware:
         body = Body(scope, receive, self.service.bodies)
         try:
             self._check_host(scope)
+            if scope["method"] not in SAFE:
+                check_site(scope)
             await self.app(scope, body, guarded)
         except Problem as problem:  # a body that turns out to be too long
             await problem.response()(scope, receive, guarded)
@@ -87,6 +90,18 @@ class Middleware:
             raise Problem(400, "send one Host header with a name or an address, and perhaps a port")
         if self.service.settings.local and not is_loopback(host or ""):
             raise Problem(421, "this service answers to localhost only; start it with --host to open it")
+
+
+def check_site(scope: Scope) -> None:
+    """Refuse what a browser sends for a page of another site; programs send neither header."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    if site is not None:  # by the browser itself, whatever a proxy does to Host
+        foreign = site not in ("same-origin", "none")
+    else:
+        foreign = origin is not None and origin.partition("://")[2] != headers.get(b"host")
+    if foreign:
+        raise Problem(403, "pages of other sites may not send this")
 
 
 class Bodies:
