@@ -12,7 +12,7 @@ STAMP   := .venv/.installed
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-install: $(STAMP) ## create .venv and install mufin with all extras at the pinned versions
+install: $(STAMP) ## create .venv and install mufin with all extras, pinned and checked by hash
 
 $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 	PYTHON="$(PYTHON)" scripts/install.sh .venv -e ".[$(EXTRAS)]"
@@ -31,12 +31,14 @@ test: install ## run all tests and doctests (WORKERS=2)
 	scripts/browser.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-check: install ## check lint, formatting and types; must pass before a commit
+check: install ## check lint, formatting, types, versions and licences; must pass before a commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/python scripts/code_numbers.py --check
+	$(BIN)/python scripts/pins.py --check
+	$(BIN)/python scripts/licences.py --check
 
 format: install ## fix lint and formatting
 	$(BIN)/ruff check --fix .
@@ -54,8 +56,9 @@ dist: install ## build wheel and sdist into dist/, then test the wheel in a fres
 	cd build && wheel/bin/mufin --version && wheel/bin/mufin --help
 	rm -rf build/wheel
 
-pins: install ## write the versions installed in .venv to constraints.txt
+pins: install ## write installed versions and hashes to constraints.txt, and the list of licences
 	$(BIN)/python scripts/pins.py
+	$(BIN)/python scripts/licences.py
 
 clean: ## remove build output and caches; keep .venv and runs
 	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install packages into a virtual environment at the versions of constraints.txt, with uv if available.
+# Install packages into a virtual environment with uv: the versions of constraints.txt, and only files whose
+# hashes it lists.
 #
 #   scripts/install.sh .venv -e ".[dev]"           creates the environment if it is missing
 #
@@ -18,21 +19,22 @@ require_311() { # INTERPRETER
     exit 2
 }
 
-install_with_uv() {
-    [ -x "$env/bin/uv" ] || "$python" -m pip install --quiet -c constraints.txt uv || return
-    local links=${PIP_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null)}
-    links=$(echo "$links" | xargs | tr ' ' ',') # pip separates by spaces, uv by commas
-    if [ -n "$links" ]; then export UV_FIND_LINKS=${UV_FIND_LINKS:-$links}; fi
-    "$env/bin/uv" pip install --python "$python" -c constraints.txt "$@"
-}
-
 if [ ! -x "$python" ]; then
     require_311 "${PYTHON:-python3}"
     "${PYTHON:-python3}" -m venv "$env"
 fi
 require_311 "$python"
 
-if ! install_with_uv "$@"; then
-    echo "uv failed; installing with pip, which takes longer" >&2
-    "$python" -m pip install -c constraints.txt "$@"
+if [ ! -x "$env/bin/uv" ]; then # its entry in constraints.txt is a list of hashes that pip checks
+    sed -n '/^uv==/,/[^\\]$/p' constraints.txt >"$env/uv.txt"
+    "$python" -m pip install --quiet --require-hashes -r "$env/uv.txt"
+fi
+
+links=${PIP_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
+links=$(echo "$links" | xargs | tr ' ' ',') # pip separates by spaces, uv by commas
+if [ -n "$links" ]; then export UV_FIND_LINKS=${UV_FIND_LINKS:-$links}; fi
+if ! "$env/bin/uv" pip install --python "$python" -c constraints.txt -b constraints.txt --require-build-hashes "$@"; then
+    echo "A hash mismatch means that a file is not the one that constraints.txt lists, as with a torch build" >&2
+    echo "from elsewhere. To install it anyway: UV_NO_VERIFY_HASHES=1 make install" >&2
+    exit 1
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from torch import nn
 from mufin.encode.network import INSTALL_OFFLINE
 from mufin.errors import EncoderError, ModelError
 
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when transformers is imported
 MAX_VALUE = 1 << 24  # for any number in an encoder's configuration
 MAX_LAYERS = 1 << 10  # for numbers of layers or blocks
 
@@ -28,9 +30,10 @@ class Layout:
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """Return `load(name)`; turn any failure into an EncoderError of one sentence."""
+    """Return `load(name)`, from the hub only if it is no folder; any failure is a short EncoderError."""
+    local = Path(name).is_dir()
     try:
-        return load(name, trust_remote_code=False, **arguments)
+        return load(name, trust_remote_code=False, local_files_only=local, **arguments)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise EncoderError(

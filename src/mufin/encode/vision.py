@@ -198,7 +198,8 @@ def _normalisation(name: str) -> tuple[list[float], list[float]]:
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        values, _ = ImageProcessingMixin.get_image_processor_dict(name)
+        local = Path(name).is_dir()
+        values, _ = ImageProcessingMixin.get_image_processor_dict(name, local_files_only=local)
     except (OSError, ValueError):
         values = IMAGENET  # a checkpoint without preprocessor_config.json
     mean, std = (values.get(key) or IMAGENET[key] for key in ("image_mean", "image_std"))
