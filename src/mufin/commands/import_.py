@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mufin.commands import printing
-from mufin.commands.options import Json, Quiet
+from mufin.commands.options import Json, Quiet, TableOptions, grouped, names_of
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.importers.imported import Imported
-    from mufin.data.importers.tabular import Columns
+    from mufin.data.importers.records import Columns
 
 
 importing = typer.Typer(
@@ -31,52 +32,67 @@ NewFolder = Annotated[
     typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the catalogue; must be new or empty."),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed for drawing test datapoints.")]
-Text = Annotated[str, typer.Option(metavar="COLUMN,…", help="Text columns, title first.")]
-Image = Annotated[str, typer.Option(metavar="COLUMN,…", help="Image columns: paths, URLs or bytes.")]
-LabelColumns = Annotated[str, typer.Option("--labels", metavar="COLUMN,…", help="Label columns.")]
-Id = Annotated[str | None, typer.Option(metavar="COLUMN", help="Id column; without it, rows are numbered.")]
-Category = Annotated[str | None, typer.Option(metavar="COLUMN", help="Category column.")]
-SplitColumn = Annotated[
-    str | None, typer.Option("--split", metavar="COLUMN", help="Column with the split: train, test, ….")
-]
-Separator = Annotated[str, typer.Option(metavar="TEXT", help="Separator of labels or images in a cell.")]
-ItemLabels = Annotated[bool, typer.Option("--labels-are-items", help="Labels are ids of other rows.")]
-ImagesDir = Annotated[
-    Path | None,
-    typer.Option("--images-dir", metavar="DIR", help="Folder of the image files; by default the table's."),
-]
-TestShare = Annotated[
-    float, typer.Option(metavar="SHARE", help="Share of rows drawn for `test` if no split is given.")
-]
 
 
-@importing.command()
-def amazon(
-    sources: Sources,
-    output: NewFolder,
+@dataclass(frozen=True)
+class ImportOptions(TableOptions):
+    """The columns of a table, its labels and its splits."""
+
+    labels: Annotated[str, typer.Option(metavar="COLUMN,…", help="Label columns.")] = ""
+    labels_are_items: Annotated[
+        bool, typer.Option("--labels-are-items", help="Labels are ids of other rows.")
+    ] = False
+    category: Annotated[str | None, typer.Option(metavar="COLUMN", help="Category column.")] = None
+    split: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the split: train, test, ….")
+    ] = None
+    test: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of rows drawn for `test` if no split is given.")
+    ] = 0.2
+    seed: Seed = 0
+
+    def columns(self, **others: Any) -> Columns:
+        return super().columns(
+            labels=names_of(self.labels), labels_are_items=self.labels_are_items, category=self.category,
+            split=self.split, test=self.test, seed=self.seed, **others,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CurateOptions:
+    """The rules that `--curate` applies."""
+
     curate: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Rules to apply; mm-amazontitles: those of MM-AmazonTitles-300K."),
-    ] = None,
-    pictures: Annotated[
-        int, typer.Option(metavar="N", help="With --curate: maximum images per product.")
-    ] = 15,
-    test: Annotated[
-        float, typer.Option(metavar="SHARE", help="With --curate: share of test datapoints.")
-    ] = 0.3,
+    ] = None
+    pictures: Annotated[int, typer.Option(metavar="N", help="With --curate: maximum images per product.")] = (
+        15
+    )
+    test: Annotated[float, typer.Option(metavar="SHARE", help="With --curate: share of test datapoints.")] = (
+        0.3
+    )
     min_labels: Annotated[
         int, typer.Option(metavar="N", help="With --curate: minimum labels per datapoint.")
-    ] = 1,
+    ] = 1
     min_points: Annotated[
         int, typer.Option(metavar="N", help="With --curate: minimum training datapoints per label.")
-    ] = 1,
+    ] = 1
     keep_reciprocal: Annotated[
         bool,
         typer.Option(
             "--keep-reciprocal", help="With --curate: count a → b in test even if b → a is in train."
         ),
-    ] = False,
-    seed: Seed = 0,
+    ] = False
+    seed: Seed = 0
+
+
+@importing.command()
+@grouped
+def amazon(
+    sources: Sources,
+    output: NewFolder,
+    rules: CurateOptions,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -93,11 +109,13 @@ def amazon(
     from mufin.data.importers.amazon.importer import import_amazon
     from mufin.progress import Progress
 
-    if curate not in (None, "mm-amazontitles"):
-        raise UsageError(f"--curate {curate!r}: expected mm-amazontitles")
-    rules = Curation(pictures, test, min_labels, min_points, not keep_reciprocal, seed)
-    imported = import_amazon(sources, output, rules if curate else None, Progress(quiet or json))
-    _report(imported, output, started, json, fetch=True)
+    if rules.curate not in (None, "mm-amazontitles"):
+        raise UsageError(f"--curate {rules.curate!r}: expected mm-amazontitles")
+    curation = Curation(
+        rules.pictures, rules.test, rules.min_labels, rules.min_points, not rules.keep_reciprocal, rules.seed
+    )
+    imported = import_amazon(sources, output, curation if rules.curate else None, Progress(quiet or json))
+    _report(imported, output, started, json)
 
 
 @importing.command()
@@ -151,26 +169,13 @@ def polyvore(
 
 
 @importing.command()
-def table(
-    sources: Sources,
-    output: NewFolder,
-    text: Text = "",
-    image: Image = "",
-    images_dir: ImagesDir = None,
-    labels: LabelColumns = "",
-    id: Id = None,
-    category: Category = None,
-    split: SplitColumn = None,
-    separator: Separator = "|",
-    labels_are_items: ItemLabels = False,
-    test: TestShare = 0.2,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
+@grouped
+def table(sources: Sources, output: NewFolder, options: ImportOptions, json: Json = False) -> None:
     """Import your own CSV, TSV, Parquet or JSON Lines files.
 
     Several files become splits named after them. Unless --labels-are-items is set, a label's id is also its
-    text.
+    text. Bad rows are skipped and listed: an empty or repeated id, a broken encoding, a missing or unreadable
+    image.
 
     \b
     Example:
@@ -178,31 +183,20 @@ def table(
     """
     started = time.monotonic()
     from mufin.data.catalogue import Catalogue
-    from mufin.data.importers.table import read_tables
+    from mufin.data.importers.table import column_names, read_tables
 
-    columns = _columns(
-        text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
-    )
-    _write(read_tables(Catalogue, sources, columns), output, started, json)
+    if not options.text and not options.image:
+        found = ", ".join(column_names(sources[0], options.encoding))
+        raise UsageError(
+            f"{sources[0]}: name the text or image columns, such as --text title or --image photo "
+            f"(columns: {found})"
+        )
+    _write(read_tables(Catalogue, sources, options.columns()), output, started, json)
 
 
 @importing.command()
-def dataset(
-    source: Source,
-    output: NewFolder,
-    text: Text = "",
-    image: Image = "",
-    images_dir: ImagesDir = None,
-    labels: LabelColumns = "",
-    id: Id = None,
-    category: Category = None,
-    split: SplitColumn = None,
-    separator: Separator = "|",
-    labels_are_items: ItemLabels = False,
-    test: TestShare = 0.2,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
+@grouped
+def dataset(source: Source, output: NewFolder, options: ImportOptions, json: Json = False) -> None:
     """Import a Hugging Face dataset saved with `save_to_disk`.
 
     The library `datasets` is not required.
@@ -215,58 +209,38 @@ def dataset(
     from mufin.data.catalogue import Catalogue
     from mufin.data.importers.table import read_dataset
 
-    columns = _columns(
-        text, image, labels, id, category, split, separator, labels_are_items, test, seed, images_dir
-    )
-    _write(read_dataset(Catalogue, source, columns), output, started, json)
-
-
-def _columns(
-    text: str,
-    image: str,
-    labels: str,
-    id: str | None,
-    category: str | None,
-    split: str | None,
-    separator: str,
-    labels_are_items: bool,
-    test: float,
-    seed: int,
-    images_dir: Path | None,
-) -> Columns:
-    from mufin.data.importers.tabular import Columns
-
-    if not text and not image:
-        raise UsageError("no text or image columns; name them, such as --text title or --image photo")
-    names = (_names(text), _names(image), _names(labels))
-    if images_dir is not None and not images_dir.is_dir():
-        raise UsageError(f"--images-dir {images_dir}: no such folder")
-    return Columns(*names, id, category, split, separator, labels_are_items, test, seed, images_dir)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    _write(read_dataset(Catalogue, source, options.columns()), output, started, json)
 
 
 def _write(catalogue: Catalogue, output: Path, started: float, json: bool) -> None:
     catalogue.write(output)
     if catalogue.imported is not None:
-        fetch = "image_urls" in catalogue.items.table.column_names
-        _report(catalogue.imported, output, started, json, fetch, catalogue.sets)
+        _report(catalogue.imported, output, started, json, catalogue)
 
 
 def _report(
-    imported: Imported, output: Path, started: float, json: bool, fetch: bool, sets: list[str] | None = None
+    imported: Imported, output: Path, started: float, json: bool, catalogue: Catalogue | None = None
 ) -> None:
-    """Print the result of an import and the next commands."""
+    """Print the result of an import and the next commands; without a catalogue, of Amazon products."""
     seconds = time.monotonic() - started
     if json:
         printing.show_json({"folder": output, **imported.to_json(), "seconds": round(seconds, 3)})
         return
+    printing.show_table(["", ""], imported.facts())
     for line in imported.lines():
         typer.echo(line)
     typer.echo(f"Imported in {printing.duration(seconds)}; the catalogue is in {output}")
-    training = f"mufin train {output} -o runs/{output.name}" + (f" --sets {sets[0]}" if sets else "")
-    printing.show_next(
-        [*([f"mufin fetch-images {output}"] if fetch else []), f"mufin check {output}", training]
+    fetch = catalogue is None or "image_urls" in catalogue.items.table.column_names
+    next_commands = [*([f"mufin fetch-images {output}"] if fetch else []), f"mufin check {output}"]
+    run = f"runs/{output.name}"
+    if catalogue is None or catalogue.splits or catalogue.sets:
+        sets = f" --sets {catalogue.sets[0]}" if catalogue is not None and catalogue.sets else ""
+        printing.show_next([*next_commands, f"mufin train {output} -o {run}{sets}"])
+        return
+    typer.echo(
+        "It has no labels: a trained model can predict or embed its items, but none can be trained on it.\n"
+        "To train, import it again with --labels COLUMN (or with --labels COLUMN --labels-are-items)."
     )
+    if imported.unused:
+        typer.echo(f"Columns not used: {', '.join(imported.unused)}")
+    printing.show_next([*next_commands, f"mufin predict RUN {output} -o predictions.csv"])

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
+    from mufin.data.importers.records import Columns
     from mufin.model.mufin import Mufin
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained model.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue.")]
 NewRun = Annotated[Path, typer.Option("-o", "--output", metavar="RUN", help="Folder for the model.")]
 Input = Annotated[
-    Path, typer.Argument(metavar="INPUT", help="Catalogue folder, or .jsonl or .parquet file of items.")
+    Path,
+    typer.Argument(
+        metavar="INPUT",
+        help="Catalogue folder; .csv, .tsv, .jsonl or .parquet file; or - for standard input.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -46,6 +55,7 @@ Exact = Annotated[
     bool, typer.Option("--exact", help="Run the encoders in full precision, as trained; slower.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
 def _check_device(name: str) -> str:
@@ -64,6 +74,99 @@ def _check_device(name: str) -> str:
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …", callback=_check_device)
 ]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: of a parameter that is a dataclass, each field is an option."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if parameter.name not in groups:
+            parameters.append(parameter.replace(annotation=kind, kind=parameter.KEYWORD_ONLY))
+            continue
+        types = get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name]
+            )
+            for one in fields(kind)
+        ]
+
+    @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    def run(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
+        command(**given)
+
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__.update({one.name: one.annotation for one in parameters})
+    return run
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Which columns of a table to read, and what to do with bad rows."""
+
+    text: Annotated[str, typer.Option(metavar="COLUMN,…", help="Text columns, title first.")] = ""
+    image: Annotated[str, typer.Option(metavar="COLUMN,…", help="Image columns: paths, URLs or bytes.")] = ""
+    images_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the image files; by default the table's.")
+    ] = None
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Id column; without it, rows are numbered.")
+    ] = None
+    separator: Annotated[
+        str, typer.Option(metavar="TEXT", help="Separator of labels or images in a cell.")
+    ] = "|"
+    encoding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Encoding of the file if not UTF-8, such as cp1252."),
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False
+    max_bad_rows: Annotated[int, typer.Option(metavar="N", help="Stop if more than N rows are bad.")] = 100
+
+    def columns(self, **others: Any) -> Columns:
+        """Return the columns to read."""
+        from mufin.data.importers.records import Columns
+
+        if self.images_dir is not None and not self.images_dir.is_dir():
+            raise UsageError(f"--images-dir {self.images_dir}: no such folder")
+        return Columns(
+            text=names_of(self.text), image=names_of(self.image), images_dir=self.images_dir,
+            id=self.id, separator=self.separator, encoding=self.encoding,
+            max_bad_rows=0 if self.strict else self.max_bad_rows,
+            **others,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run a model, and what to print."""
+
+    device: Device = "auto"
+    exact: Exact = False
+    json: Json = False
+    quiet: Quiet = False
+
+    def load(self, run: Path) -> Mufin:
+        """Load the model in a folder."""
+        return load_model(run, self.device, self.exact)
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names in a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_new_file(path: Path, overwrite: bool) -> None:
+    """Refuse a path that exists, unless it is a file to overwrite; create its folder."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; expected a file name")
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists; choose another name, or replace it with --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def load_model(run: Path, device: str = "auto", exact: bool = False) -> Mufin:

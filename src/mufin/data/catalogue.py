@@ -130,17 +130,17 @@ class Catalogue:
 
     @classmethod
     def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
-        """Import CSV, TSV, Parquet or JSON lines; the keywords are the fields of `tabular.Columns`."""
+        """Import CSV, TSV, Parquet or JSON lines; the keywords are the fields of `records.Columns`."""
+        from mufin.data.importers.records import Columns
         from mufin.data.importers.table import read_tables
-        from mufin.data.importers.tabular import Columns
 
         return read_tables(cls, [Path(source) for source in sources], Columns(**columns))
 
     @classmethod
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
         """Import a Hugging Face dataset, a mapping of splits, or a saved folder; see `from_table`."""
+        from mufin.data.importers.records import Columns
         from mufin.data.importers.table import read_dataset
-        from mufin.data.importers.tabular import Columns
 
         return read_dataset(cls, source, Columns(**columns))
 

@@ -35,7 +35,7 @@ def problem_lines(problems: list[Problem]) -> list[str]:
     lines = []
     for problem in sorted(problems, key=lambda problem: problem.severity):
         lines.append(f"{problem.severity:<7}  {problem}")
-        if problem.count > 1:
+        if problem.count > 1 or problem.line is problem.row is None:
             lines += [f"           {example}" for example in problem.examples]
             more = problem.count - len(problem.examples)
             lines += [f"           … and {more:,} more"] if more and problem.examples else []

@@ -34,7 +34,7 @@ Mufin = Callable[..., dict[str, Any]]
         (["polyvore", SAMPLES / "polyvore"], {"items in train and test": 0}),
         (
             ["table", TABLE / "products.csv", "--text", "title", "--image", "photo", "--labels", "tags"],
-            {"bad lines": 1},
+            {"bad rows": 9},
         ),
         (["dataset", TABLE / "saved", "--text", "caption", "--image", "image", "--labels", "tags"], {}),
     ],

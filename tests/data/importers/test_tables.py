@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from mufin.data.catalogue import Catalogue
-from mufin.data.importers.tabular import Columns
+from mufin.data.importers.records import Columns
 from mufin.errors import CatalogueError, UsageError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -29,21 +29,22 @@ CAPTIONS = {"text": "caption", "image": "image", "labels": "tags"}
 def test_a_table() -> None:
     catalogue = Catalogue.from_table(TABLE / "products.csv", **TAGS)
     ids = catalogue.items.ids.to_pylist()
-    item = catalogue.items[7]
+    item = catalogue.items[5]
     assert (len(ids), item.id, item.texts) == (
-        40,
+        32,
         "B000000007",
         ("red clock", "a red clock, solid, for the home"),
     )
     assert item.images[0] == TABLE / "photos" / "red-clock.png"
-    assert catalogue.items.table["image_urls"][7].as_py() == ["https://pictures.example.com/I/B000000007.png"]
-    assert catalogue.items[0].images == ()  # its file is not there
+    assert catalogue.items.table["image_urls"][5].as_py() == ["https://pictures.example.com/I/B000000007.png"]
+    assert "B000000000" not in ids  # its image is not there
     assert "red things" in catalogue.labels.ids.to_pylist()
     train, test = catalogue.split("train"), catalogue.split("test")
-    assert len(train) + len(test) == 40
+    assert len(train) + len(test) == 32
     assert set(np.diff(train.relevance.indptr)) == {2}
     assert catalogue.imported is not None
-    assert [problem.line for problem in catalogue.imported.problems] == [22, None]
+    assert catalogue.imported.counts == {"rows": 41, "bad rows": 9}
+    assert catalogue.imported.bad_rows[4] == f"{TABLE / 'products.csv'}, row 22: 2 cells, expected 6; skipped"
 
 
 def test_other_tables_give_the_same(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_pictures_as_bytes_lists_and_paths_together(tmp_path: Path) -> None:
         {
             "t": ["a", "b"],
             "one": pa.array([encoded, None]),
-            "two": [["http://x/1.png"], ["b.png", "none.png"]],
+            "two": [["http://x/1.png"], ["b.png"]],
         }
     )
     pq.write_table(table, tmp_path / "x.parquet")
@@ -108,8 +109,8 @@ def test_pictures_as_bytes_lists_and_paths_together(tmp_path: Path) -> None:
 def test_tables_that_cannot_be_used(tmp_path: Path, mufin: Mufin) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,t,l\na,desk,x\na,lamp,y\n")
-    with pytest.raises(CatalogueError, match="is not unique"):
-        Catalogue.from_table(path, id="id", text="t")
+    with pytest.raises(CatalogueError, match="appears twice"):
+        Catalogue.from_table(path, id="id", text="t", max_bad_rows=0)
     with pytest.raises(UsageError, match="no column 'title'; columns: id, t, l"):
         Catalogue.from_table(path, text="title")
     with pytest.raises(UsageError, match="name at least one"):

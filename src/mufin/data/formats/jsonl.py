@@ -42,23 +42,6 @@ def read(path: Path, kind: Kind) -> pa.Table:
     return canonical(scan(path, kind, _raise_at(path)), kind, path)
 
 
-def read_any(path: Path) -> pa.Table:
-    """Read a table with any columns, each of one type; a bad line raises a CatalogueError that names it."""
-    on_bad_line = _raise_at(path)
-    try:
-        return _read_fast(path, {})
-    except FAST_READ_ERRORS as error:
-        for line, text in _lines(path, on_bad_line):
-            try:
-                _parse_line(text, {}, ())
-            except ValueError as reason:
-                on_bad_line(str(reason), line)
-        cause = str(error).strip().partition("\n")[0]
-        raise CatalogueError(
-            f"not readable as JSON lines ({cause}); give each column one type", path
-        ) from None
-
-
 def _raise_at(path: Path) -> OnBadLine:
     def on_bad_line(message: str, line: int) -> None:
         raise CatalogueError(message, path, line)

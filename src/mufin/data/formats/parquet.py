@@ -33,14 +33,6 @@ def read(path: Path, kind: Kind) -> pa.Table:
     return canonical(table, kind, path)
 
 
-def read_columns(path: Path, names: list[str]) -> pa.Table:
-    """Read some columns of any Parquet file, unchanged."""
-    with explained(path):
-        table = pq.ParquetFile(path).read(columns=names)
-        table.validate(full=True)
-    return table
-
-
 def keeps_pictures(path: Path, most: int | None = None) -> bool:
     """Return whether images stay in the file: it holds more than `most` bytes (default LAZY_BYTES)."""
     with explained(path):

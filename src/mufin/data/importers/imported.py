@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.items import Items
 
+MAX_BAD_ROWS = 20  # shown to people
 TOKEN = r"[\pL\pN_]+|[^\pL\pN_\s]"  # words and punctuation; an encoder's tokenizer gives a few more
 
 
 @dataclass
 class Statistics:
-    """One row of the paper's table of data sets."""
+    """The numbers of the paper's table of data sets."""
 
     items: int = 0
     N: int = 0  # training points
@@ -32,15 +33,16 @@ class Statistics:
     tokens: float = 0.0  # per point
     images: float = 0.0  # per point, downloaded or not
 
-    def lines(self) -> list[str]:
-        """Format the row with its header as Markdown."""
-        values = (f"{self.N:,}", f"{self.L:,}", f"{self.test:,}")
-        means = (f"{self.labels_per_point:.2f}", f"{self.tokens:.1f}", f"{self.images:.2f}")
-        return [
-            "| N | L | test | labels/point | tokens | images |",
-            "|---|---|---|---|---|---|",
-            f"| {' | '.join((*values, *means))} |",
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the numbers for people, each with its name."""
+        points = [
+            ("training datapoints", f"{self.N:,}"),
+            ("test datapoints", f"{self.test:,}"),
+            ("labels", f"{self.L:,}"),
+            ("labels per datapoint", f"{self.labels_per_point:.2f}"),
         ]
+        means = [("words per item", f"{self.tokens:.1f}"), ("images per item", f"{self.images:.2f}")]
+        return [("items", f"{self.items:,}"), *(points if self.N else []), *means]
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Imported:
     statistics: Statistics = field(default_factory=Statistics)
     counts: dict[str, int] = field(default_factory=dict)  # further numbers, by name
     problems: list[Problem] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)  # columns of a table that were not imported
+    bad_rows: list[str] = field(default_factory=list)  # the rows skipped, each with place and reason
 
     def add_skipped_images(self, files: Sequence[str]) -> None:
         """Report image files that were not copied, each with the reason."""
@@ -60,10 +64,19 @@ class Imported:
         """Return everything as values for `json.dumps`."""
         return asdict(self)
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Return all numbers for people, each with its name."""
+        return [*((name, f"{count:,}") for name, count in self.counts.items()), *self.statistics.facts()]
+
     def lines(self) -> list[str]:
-        """Format everything as text."""
-        counts = [f"{name:<24} {count:,}" for name, count in self.counts.items()]
-        return [*problem_lines(self.problems), *counts, *self.statistics.lines()]
+        """Format the problems and the first bad rows as text."""
+        lines = problem_lines(self.problems)
+        if self.bad_rows:
+            lines += ["1 bad row" if len(self.bad_rows) == 1 else f"{len(self.bad_rows):,} bad rows"]
+            lines += [f"  {row}" for row in self.bad_rows[:MAX_BAD_ROWS]]
+        if (more := len(self.bad_rows) - MAX_BAD_ROWS) > 0:
+            lines += [f"  … and {more:,} more; --json lists all"]
+        return lines
 
 
 def statistics(catalogue: Catalogue) -> Statistics:

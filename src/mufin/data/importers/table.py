@@ -4,101 +4,40 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
-from mufin.data.check_report import BadLines
-from mufin.data.formats import jsonl, parquet, safe_json
+from mufin.data.formats import safe_json
 from mufin.data.formats.files import is_file
-from mufin.data.formats.schema import STRING
-from mufin.data.importers.tabular import Columns, SourceTable, from_tables
+from mufin.data.importers.records import Columns, SourceTable
+from mufin.data.importers.rows import ROWS_PER_BATCH, OpenTable, arrow_rows, open_table
+from mufin.data.importers.tabular import from_tables
 from mufin.errors import CatalogueError, UsageError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
-HEADER_BLOCK = 1 << 20  # bytes read to find the column names
-
 
 def read_tables(make: type[Catalogue], paths: Sequence[Path], columns: Columns) -> Catalogue:
     """Read these files as a catalogue; each of several files is a split, named after the file."""
-    bad_lines = BadLines()
-    tables = [
+    tables = (
         SourceTable(
             path.stem if len(paths) > 1 else None,
-            _read_table(path, columns, bad_lines),
+            open_table(path, columns.wanted, columns.encoding),
             path.parent,
-            path=path,
         )
         for path in paths
-    ]
-    catalogue = from_tables(make, tables, columns)
-    if catalogue.imported is not None:
-        catalogue.imported.counts["bad lines"] = bad_lines.count
-        catalogue.imported.problems = [*bad_lines.problems(), *catalogue.imported.problems]
-    return catalogue
+    )
+    return from_tables(make, tables, columns)
 
 
-def _read_table(path: Path, columns: Columns, bad_lines: BadLines) -> pa.Table:
-    """Read the wanted columns of a file."""
-    if not path.is_file():
-        raise CatalogueError(f"no such file; expected one of {', '.join(SUFFIXES)}", path)
-    match path.suffix:
-        case ".parquet":
-            columns.check(parquet.columns(path), path)
-            return parquet.read_columns(path, columns.wanted)
-        case ".csv" | ".tsv":
-            return _read_csv(path, columns, bad_lines)
-        case ".jsonl":
-            table = jsonl.read_any(path)
-            columns.check(table.column_names, path)
-            return table.select(columns.wanted)
-        case _:
-            raise CatalogueError(f"unknown format; expected one of {', '.join(SUFFIXES)}", path)
-
-
-def _read_csv(path: Path, columns: Columns, bad_lines: BadLines) -> pa.Table:
-    """Read a CSV or TSV file; count and skip rows with too many or too few cells."""
-
-    def count_and_skip(row: Any) -> str:
-        message = f"{row.actual_columns} cells, expected {row.expected_columns}; row skipped"
-        bad_lines.add(path.name, message, row.number)
-        return "skip"
-
-    def parsing(bad_row: Callable[[Any], str]) -> pa_csv.ParseOptions:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        return pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=bad_row)
-
-    try:
-        with path.open("rb") as file:
-            options = pa_csv.ReadOptions(use_threads=False, block_size=HEADER_BLOCK)
-            names = pa_csv.open_csv(file, options, parsing(lambda row: "skip")).schema.names
-        columns.check(names, path)
-        types = pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(columns.wanted, STRING),
-            include_columns=columns.wanted,
-            strings_can_be_null=True,
-        )
-        options = pa_csv.ReadOptions(use_threads=False)
-        return pa_csv.read_csv(path, options, parsing(count_and_skip), types)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> CatalogueError:
-    """Return the error for a CSV file that Arrow refuses; name the first line that is not UTF-8."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as wrong:
-                message = f"byte {wrong.start + 1} of the line is not UTF-8; save the file as UTF-8"
-                return CatalogueError(message, path, number)
-    return CatalogueError(f"not readable as a table ({error}); save it as UTF-8 CSV", path)
+def column_names(path: Path, encoding: str | None = None) -> list[str]:
+    """Return the names of the columns of a file; of JSON lines, those of the first object."""
+    with closing(open_table(path, encoding=encoding)) as table:
+        return table.names or next((list(row.cells) for row in table.rows if row.cells), [])
 
 
 def read_dataset(make: type[Catalogue], source: object, columns: Columns) -> Catalogue:
@@ -149,7 +88,7 @@ def _read_split(split: str | None, folder: Path) -> SourceTable:
         raise CatalogueError("the dataset is empty; save one with rows", folder)
     try:
         table = pa.concat_tables(tables)
-        return SourceTable(split, table, folder, _classes(_features(table)))
+        return SourceTable(split, _open(table, str(folder)), folder, _classes(_features(table)))
     except (pa.ArrowException, ValueError) as error:
         message = f"the Arrow files do not match ({error}); save the dataset again with save_to_disk"
         raise CatalogueError(message, folder) from None
@@ -183,7 +122,12 @@ def _as_table(split: str | None, source: Any) -> SourceTable:
     features = getattr(source, "features", None)
     if not isinstance(features, Mapping):
         features = _features(table)
-    return SourceTable(split, table, None, _classes(features))
+    return SourceTable(split, _open(table, split or "table"), None, _classes(features))
+
+
+def _open(table: pa.Table, name: str) -> OpenTable:
+    """Open a table in memory."""
+    return OpenTable(name, table.column_names, arrow_rows(table.to_batches(ROWS_PER_BATCH)))
 
 
 def _as_arrow_value(value: Any) -> Any:

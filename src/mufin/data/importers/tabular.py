@@ -1,241 +1,144 @@
-"""Tables with named columns as a catalogue; `table.py` and `dataset.py` read the tables.
-
-A cell holds one value, a list, or several values with a separator between them. An image is a path inside
-the folder of the table or inside `images_dir`, a URL, or bytes (alone, or as `{bytes, path}` as Hugging Face
-stores images). A label is its own text, or the id of a row.
-"""
+"""Tables with named columns as a catalogue; a row is imported whole or skipped."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from mufin.data.check_report import add_warning
-from mufin.data.decoding import inside, read_file
-from mufin.data.formats.files import Part, is_file
+from mufin.data.decoding import read_file
+from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
 from mufin.data.importers.imported import Imported, statistics
-from mufin.data.items import Items, check_ids
-from mufin.errors import CatalogueError, PictureError, UsageError
+from mufin.data.importers.records import Columns, Record, Records, SourceTable, quoted
+from mufin.data.importers.rows import ROWS_PER_BATCH, BadRows
+from mufin.data.items import Items
+from mufin.errors import CatalogueError, UsageError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
 
 RESERVED_NAMES = ("items", "labels", "filter")  # tables of a catalogue that are not splits
-ROWS_PER_BATCH = 4096  # rows turned into Python objects at a time
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which column holds what; without `id`, rows are numbered."""
-
-    text: Sequence[str] = ()
-    image: Sequence[str] = ()
-    labels: Sequence[str] = ()
-    id: str | None = None
-    category: str | None = None
-    split: str | None = None  # its values name the splits; without it, rows are drawn for `test`
-    separator: str = "|"
-    labels_are_items: bool = False
-    test: float = 0.2
-    seed: int = 0
-    images_dir: Path | None = None  # the folder of image files; by default that of the table
-
-    def __post_init__(self) -> None:
-        for name in ("text", "image", "labels"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        if not self.text and not self.image:
-            raise UsageError("no text or image column; name at least one")
-        if not 0 <= self.test < 1:
-            raise UsageError(f"test share {self.test}: expected a number in [0, 1)")
-
-    @property
-    def wanted(self) -> list[str]:
-        """The names of all columns that are read."""
-        single = [name for name in (self.id, self.category, self.split) if name is not None]
-        return list(dict.fromkeys([*self.text, *self.image, *self.labels, *single]))
-
-    def check(self, names: Sequence[str], source: Path | str) -> None:
-        """Raise a UsageError if the source lacks a column that is wanted."""
-        for name in self.wanted:
-            if name not in names:
-                raise UsageError(f"{source}: no column {name!r}; columns: {', '.join(names)}")
-
-
-@dataclass
-class SourceTable:
-    """A table to import."""
-
-    split: str | None  # the name of its split, where there are several tables
-    table: pa.Table
-    folder: Path | None = None  # image paths are relative to it
-    classes: dict[str, list[str]] = field(default_factory=dict)  # column → names of its class numbers
-    path: Path | None = None  # the file, for messages
-
-
-def from_tables(make: type[Catalogue], tables: Sequence[SourceTable], columns: Columns) -> Catalogue:
-    """Build a catalogue from tables."""
+def from_tables(make: type[Catalogue], tables: Iterable[SourceTable], columns: Columns) -> Catalogue:
+    """Build a catalogue from tables, and close them."""
     builder = _Builder(columns)
     for source in tables:
-        columns.check(source.table.column_names, source.split or "the table")
-        builder.add(source)
+        with closing(source.table):
+            builder.add(source)
     return builder.catalogue(make)
 
 
 class _Builder:
-    """Collects the rows of tables, then builds the catalogue."""
+    """Collects the usable rows of tables, then builds the catalogue."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        self.ids: list[str | None] = []
-        self.texts: list[list[str]] = []
-        self.images: list[list[bytes | Path]] = []
-        self.urls: list[list[str]] = []
-        self.categories: list[str | None] = []
-        self.labels: list[list[str]] = []
-        self.splits: list[str | None] = []
-        self.missing_images: list[str] = []
+        self.records: list[Record] = []
+        self.bad = BadRows(columns.max_bad_rows)
+        self.rows = 0  # of all tables so far
+        self.unlabelled: dict[str, list[str]] = {}  # table → places of rows
+        self.first: dict[str, str] = {}  # id → its first place
+        self.names: list[str] = []  # of all columns
 
     def add(self, source: SourceTable) -> None:
         """Add the rows of a table."""
-        root = self.columns.images_dir or source.folder
-        folder = None if root is None else Path(os.path.realpath(root))
-        number = 0
-        for batch in source.table.select(self.columns.wanted).to_batches(max_chunksize=ROWS_PER_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                try:
-                    self._add_row(row, source, folder)
-                except PictureError as error:
-                    raise CatalogueError(f"row {number}: {error}", source.path) from None
+        table, reader = source.table, Records(self.columns, source, self.rows + 1)
+        if table.names is not None:
+            self.columns.check(table.names, table.name)
+        rows = iter(table.rows)
+        while batch := reader.read(islice(rows, ROWS_PER_BATCH)):
+            for record in batch:
+                self._add(record, table.name)
+        self.rows = reader.number - 1
+        if table.names is None and self.rows:
+            self.columns.check(sorted(reader.seen), table.name)
+        self.names += table.names or sorted(reader.seen)
 
-    def _add_row(self, row: dict[str, Any], source: SourceTable, folder: Path | None) -> None:
-        columns = self.columns
-        images, urls = self._images(row, folder)
-        number = len(self.ids) + 1
-        self.ids.append(f"row-{number}" if columns.id is None else _text(row[columns.id]) or None)
-        self.texts.append([text for name in columns.text for text in _texts(row[name])])
-        self.images.append(images)
-        self.urls.append(urls)
-        self.categories.append(None if columns.category is None else _text(row[columns.category]) or None)
-        labels = [
-            label for name in columns.labels for label in self._labels(row[name], source.classes.get(name))
-        ]
-        self.labels.append(list(dict.fromkeys(labels)))
-        self.splits.append(source.split if columns.split is None else _text(row[columns.split]) or None)
-
-    def _labels(self, value: Any, classes: list[str] | None) -> list[str]:
-        values = value if isinstance(value, list) else [value]
-        if classes is not None:
-            return [
-                classes[number] for number in values if isinstance(number, int) and 0 <= number < len(classes)
-            ]
-        parts = (part for one in values for part in _text(one).split(self.columns.separator))
-        return [part.strip() for part in parts if part.strip()]
-
-    def _images(self, row: dict[str, Any], folder: Path | None) -> tuple[list[bytes | Path], list[str]]:
-        """Return the images of a row, as bytes or paths, and its URLs; note missing files."""
-        images: list[bytes | Path] = []
-        urls: list[str] = []
-        for encoded in self._image_values(row):
-            if isinstance(encoded, bytes):
-                images.append(encoded)
-            elif encoded.lower().startswith(("http://", "https://")):
-                urls.append(encoded)
-            else:
-                path = Path(encoded) if folder is None else inside(folder / encoded, str(folder))
-                if is_file(path):
-                    images.append(path)
-                else:
-                    self.missing_images.append(encoded)
-        return images, urls
-
-    def _image_values(self, row: dict[str, Any]) -> list[bytes | str]:
-        """Return every value in the image columns: bytes, or one path or URL."""
-        values: list[bytes | str] = []
-        for name in self.columns.image:
-            cell = row[name]
-            for value in cell if isinstance(cell, list) else [cell]:
-                encoded = value.get("bytes") or value.get("path") if isinstance(value, dict) else value
-                if isinstance(encoded, bytes):
-                    values.append(encoded)
-                else:
-                    parts = (part.strip() for part in _text(encoded).split(self.columns.separator))
-                    values += [part for part in parts if part]
-        return values
+    def _add(self, record: Record, table: str) -> None:
+        fault = record.fault
+        if not fault and record.id in self.first:
+            first = self.first[record.id].removeprefix(f"{table}, ")
+            fault = f"id {quoted(record.id)} appears twice (first in {first})"
+        if fault:
+            self.bad.add(table, record.place, fault)
+            return
+        self.first[record.id] = f"{table}, {record.place}"
+        self.records.append(record)
+        if self.columns.labels and not record.labels:
+            self.unlabelled.setdefault(table, []).append(record.place)
 
     def catalogue(self, make: type[Catalogue]) -> Catalogue:
-        """Build the catalogue of all rows."""
-        items = self._items()
-        check_ids(items.ids, Part("table", "items", items.table))
-        found = Imported("table")
-        message = "image file not found; the row is used without it"
-        add_warning(found.problems, message, "table", self.missing_images)
+        """Build the catalogue of all usable rows."""
+        if not self.records and self.bad.found:
+            raise CatalogueError(f"no usable row; {self.bad.found[0].removesuffix('; skipped')}")
+        unused = [name for name in dict.fromkeys(self.names) if name and name not in self.columns.wanted]
+        found = Imported("table", unused=unused, bad_rows=self.bad.found)
+        found.counts = {"rows": self.rows, "bad rows": len(self.bad.found)}
         labels = None
         if self.columns.labels_are_items:
             self._drop_unknown_labels(found)
         elif self.columns.labels:
-            names = list(dict.fromkeys(label for row in self.labels for label in row))
+            names = list(dict.fromkeys(label for record in self.records for label in record.labels))
             texts = pa.array([[name] for name in names], STRINGS)
             labels = Items.from_table(pa.table({"id": pa.array(names, STRING), "texts": texts}))
-        catalogue = make(items, labels, self._split_parts() if self.columns.labels else [])
+        for table, places in self.unlabelled.items():
+            add_warning(found.problems, "row without labels; an item, but in no split", table, places)
+        catalogue = make(self._items(), labels, self._split_parts() if self.columns.labels else [])
         found.statistics = statistics(catalogue)
         catalogue.imported = found
         return catalogue
 
     def _items(self) -> Items:
-        table = {"id": pa.array(self.ids, STRING), "texts": pa.array(self.texts, STRINGS)}
-        if any(isinstance(image, bytes) for row in self.images for image in row):
-            encoded = [[i if isinstance(i, bytes) else read_file(i) for i in row] for row in self.images]
+        records = self.records
+        table = {
+            "id": pa.array([record.id for record in records], STRING),
+            "texts": pa.array([record.texts for record in records], STRINGS),
+        }
+        images = [record.images for record in records]
+        if any(isinstance(image, bytes) for row in images for image in row):
+            encoded = [[i if isinstance(i, bytes) else read_file(i) for i in row] for row in images]
             table["images"] = pa.array(encoded, PICTURES)
-        elif any(self.images):
-            table["images"] = pa.array([[str(image) for image in row] for row in self.images], STRINGS)
-        if any(self.categories):
-            table["category"] = pa.array(self.categories, STRING)
-        if any(self.urls):
-            table["image_urls"] = pa.array(self.urls, STRINGS)
+        elif any(images):
+            table["images"] = pa.array([[str(image) for image in row] for row in images], STRINGS)
+        if any(record.category for record in records):
+            table["category"] = pa.array([record.category for record in records], STRING)
+        if any(record.urls for record in records):
+            table["image_urls"] = pa.array([record.urls for record in records], STRINGS)
         return Items.from_table(pa.table(table))
 
     def _drop_unknown_labels(self, found: Imported) -> None:
-        ids = set(self.ids)
-        unknown = sorted({label for row in self.labels for label in row} - ids)
-        add_warning(found.problems, "label is not the id of a row; ignored", "table", unknown)
-        self.labels = [[label for label in row if label in ids] for row in self.labels]
+        unknown = sorted({label for record in self.records for label in record.labels} - set(self.first))
+        add_warning(found.problems, "label is not the id of a row; ignored", "labels", unknown)
+        for record in self.records:
+            record.labels = [label for label in record.labels if label in self.first]
 
     def _split_parts(self) -> list[Part]:
         """Return the labelled rows by split: the one they name, or `train` and `test` at random."""
         columns = self.columns
         rng = np.random.default_rng(columns.seed)
-        drawn = rng.random(len(self.ids)) < columns.test
-        rows_of: dict[str, list[int]] = {}
-        for row, (labels, given) in enumerate(zip(self.labels, self.splits, strict=True)):
-            name = given or ("test" if drawn[row] and columns.split is None else "train")
-            if labels:
-                rows_of.setdefault(name, []).append(row)
+        drawn = rng.random(len(self.records)) < columns.test
+        rows_of: dict[str, list[Record]] = {}
+        for record, test in zip(self.records, drawn, strict=True):
+            name = record.split or ("test" if test and columns.split is None else "train")
+            if record.labels:
+                rows_of.setdefault(name, []).append(record)
         for name in rows_of:
             if name in RESERVED_NAMES or not name.replace("-", "").replace("_", "").isalnum():
                 reserved = ", ".join(RESERVED_NAMES)
                 raise UsageError(f"split {name!r}: expected letters, digits, - or _, and not {reserved}")
         if not rows_of:
             raise CatalogueError(f"no row has a label in {', '.join(columns.labels)}; name another column")
-        return [self._split_part(name, rows) for name, rows in rows_of.items()]
-
-    def _split_part(self, name: str, rows: list[int]) -> Part:
-        ids = pa.array([self.ids[row] for row in rows], STRING)
-        labels = pa.array([self.labels[row] for row in rows], STRINGS)
-        return Part(name, "split", pa.table({"id": ids, "labels": labels}))
+        return [_split_part(name, records) for name, records in rows_of.items()]
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for one in (value if isinstance(value, list) else [value]) if (text := _text(one))]
+def _split_part(name: str, records: list[Record]) -> Part:
+    ids = pa.array([record.id for record in records], STRING)
+    labels = pa.array([record.labels for record in records], STRINGS)
+    return Part(name, "split", pa.table({"id": ids, "labels": labels}))
