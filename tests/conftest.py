@@ -50,46 +50,17 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def tiny_encoders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a BERT and a ViT of a few thousand random weights: the real loading code, in no time."""
-    import torch
-    import transformers as hf
+    from made import made_encoders
 
-    torch.manual_seed(0)
-    text, vision = (tmp_path_factory.mktemp(name) for name in ("text", "vision"))
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz0123456789"]
-    words += [f"##{character}" for character in "abcdefghijklmnopqrstuvwxyz0123456789"]
-    (text / "vocab.txt").write_text("\n".join(words))
-    shape = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
-    hf.BertModel(hf.BertConfig(vocab_size=len(words), **shape)).save_pretrained(text)
-    hf.BertTokenizer(str(text / "vocab.txt")).save_pretrained(text)
-    hf.ViTModel(hf.ViTConfig(image_size=32, patch_size=16, **shape)).save_pretrained(vision)
-    return str(text), str(vision)
+    return made_encoders(tmp_path_factory.mktemp("encoders"))
 
 
 @pytest.fixture(scope="session")
 def tiny_config(tiny_encoders: tuple[str, str]) -> Config:
     """Settings that train in a second."""
-    from mufin.config import Config
+    from made import made_config
 
-    text, vision = tiny_encoders
-    return Config.parse(
-        {
-            "text": {"model": text, "train_layers": 0, "max_length": 16},
-            "vision": {"model": vision, "train_layers": 0},
-            "embed": {"dim": 16, "projection": "linear"},
-            "pretrain": {"epochs": 3, "batch": 16, "lr": 1e-2, "loss": "softmax", "sampled": 8},
-            "finetune": {
-                "epochs": 3,
-                "batch": 16,
-                "lr": 1e-2,
-                "loss": "softmax",
-                "sampled": 8,
-                "negatives": 4,
-            },
-            "rank": {"cross": "attention"},
-            "run": {"validation": 0.1},
-        },
-        "tiny",
-    )
+    return made_config(*tiny_encoders)
 
 
 @pytest.fixture(scope="session")
