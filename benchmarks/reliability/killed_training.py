@@ -67,6 +67,8 @@ def stage(run: Path, saving: bool) -> str:
     if saving:
         return "saving"
     numbers = sorted(path.name for path in (run / FOLDER).glob("[0-9]*"))
+    if (run / MANIFEST).exists():
+        return "saved"
     if not numbers:
         return "encoding or pre-training, before a checkpoint"
     facts = json.loads((run / FOLDER / numbers[-1] / FACTS).read_text())

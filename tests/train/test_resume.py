@@ -130,6 +130,31 @@ def test_a_stopped_training_is_not_overwritten_unasked(stopped: Path, tiny_confi
         fit(made_shop(2), tiny_config.override(["seed=1"]), stopped, quiet=True, if_exists="resume")
 
 
+def test_an_overwritten_model_is_not_taken_for_the_result(tiny_config: Config, tmp_path: Path) -> None:
+    """The new training is killed before its first checkpoint, and the old model is still there."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    fit(made_shop(2), tiny_config, run, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 0)
+        with pytest.raises(Stopped):
+            fit(made_shop(3), tiny_config, run, quiet=True, if_exists="overwrite")
+    fit(made_shop(3), tiny_config, run, quiet=True, if_exists="resume")
+    fit(made_shop(3), tiny_config, other, quiet=True)
+    assert content(run) == content(other)
+
+
+def test_what_killed_writes_leave_is_removed(stopped: Path, tiny_config: Config) -> None:
+    killed = stopped / checkpoint.FOLDER / f"{checkpoint.WRITING}x"
+    killed.mkdir()
+    (killed / "state.safetensors").write_bytes(b"half")
+    (stopped / checkpoint.REMOVED / "00001").mkdir(parents=True)
+    fit(made_shop(2), tiny_config, stopped, quiet=True, if_exists="resume")
+    assert sorted(path.name for path in stopped.glob(".mufin*")) == [".mufin.lock"]
+    (stopped / checkpoint.REMOVED / "00001").mkdir(parents=True)  # killed after the model was complete
+    fit(made_shop(2), tiny_config, stopped, quiet=True, if_exists="resume")
+    assert sorted(path.name for path in stopped.glob(".mufin*")) == [".mufin.lock"]
+
+
 def test_another_training_is_not_resumed(stopped: Path, tiny_config: Config) -> None:
     changed = tiny_config.override(["finetune.epochs=9", "finetune.lr=0.5"])
     with pytest.raises(UsageError, match="finetune.epochs was 3 and is 9; finetune.lr was 0.01 and is 0.5"):

@@ -30,11 +30,12 @@ from mufin.files.folder import MANIFEST, file_hash, manifest_text
 from mufin.files.lock import LOCK_NAME, writing
 from mufin.files.tensors import read_tensors, write_tensors
 
-FOLDER = ".mufin-training"
+FOLDER, REMOVED = ".mufin-training", ".mufin-training-removed"
 FORMAT = 1
 ROTATED = 2  # newest checkpoints that are kept
 MAX_SHARE = 0.03  # of the training time may be spent on writing checkpoints
 OVERWRITE = 'use --overwrite (in Python: if_exists="overwrite")'
+WRITING = ".writing-"  # prefix of a checkpoint that is not complete
 FACTS, STATE, KEPT = "state.json", "state.safetensors", "kept.safetensors"
 
 log = logging.getLogger("mufin.train")
@@ -81,8 +82,10 @@ class Checkpoints:
 
     def _write(self, module: str, state: State, kept: Mapping[str, Tensor]) -> None:
         self.folder.mkdir(exist_ok=True)
+        for leftover in self.folder.glob(f"{WRITING}*"):  # of a killed run, since we hold the lock
+            shutil.rmtree(leftover, ignore_errors=True)
         numbers = _numbers(self.folder)
-        staged = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.folder))
+        staged = Path(tempfile.mkdtemp(prefix=WRITING, dir=self.folder))
         try:
             tensors: dict[str, Tensor] = {}
             packed = pack(state, tensors)
@@ -106,8 +109,12 @@ class Checkpoints:
             shutil.rmtree(self._path(number), ignore_errors=True)
 
     def discard(self) -> None:
-        """Remove all checkpoints."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all checkpoints, at once: half of one would be taken for a stopped training."""
+        removed = self.folder.with_name(REMOVED)
+        shutil.rmtree(removed, ignore_errors=True)  # left by a kill
+        with suppress(OSError):
+            self.folder.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05d}"
@@ -138,6 +145,7 @@ class Checkpoints:
     def restart(self, identity: State) -> None:
         """Begin anew, without the checkpoints of an earlier training."""
         self.discard()
+        self.folder.mkdir(exist_ok=True)
         self.identity = identity
 
     def stopped(self) -> str:
@@ -164,17 +172,21 @@ def claimed(run: Path, minutes: float, if_exists: IfExists) -> Iterator[Checkpoi
         raise UsageError(f"{run} cannot be written to; choose another folder")
     try:
         with writing(run, patience=0):
+            checkpoints.folder.mkdir(exist_ok=True)  # an old model in this folder is not the result
             yield checkpoints
     finally:
-        if not existed and [path.name for path in run.iterdir()] == [LOCK_NAME]:
-            with suppress(OSError):
+        with suppress(OSError):
+            if not (run / MANIFEST).exists():
+                checkpoints.folder.rmdir()  # if empty
+        with suppress(OSError):
+            if not existed and [path.name for path in run.iterdir()] == [LOCK_NAME]:
                 (run / LOCK_NAME).unlink()
                 run.rmdir()
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a folder holds a model and no stopped training."""
-    return (run / MANIFEST).exists() and not _numbers(run / FOLDER)
+    """Whether a folder holds a model, and no training of another was begun there."""
+    return (run / MANIFEST).exists() and not (run / FOLDER).exists()
 
 
 def _refuse(run: Path, stopped: str, if_exists: IfExists) -> None:

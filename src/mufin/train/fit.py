@@ -85,6 +85,7 @@ def _finished(out: Path, config: Config) -> Mufin:
         raise UsageError(
             f"{out} holds a finished model of other settings: {described}. To train again, {OVERWRITE}"
         )
+    Checkpoints(out, 0).discard()  # what a kill left of them
     return model
 
 
