@@ -97,7 +97,7 @@ def test_empty_texts_and_empty_items_are_kept(folder: Folder) -> None:
     assert items.flat_texts()[0].tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("raw", [b"", b"\n\n"])
+@pytest.mark.parametrize("raw", [b"", b"\n", b"\n\n", b" \r\n"])
 def test_empty_files_are_empty_tables(folder: Folder, raw: bytes) -> None:
     catalogue = Catalogue.read(folder(items=raw, train=raw))
     assert len(catalogue.items) == 0

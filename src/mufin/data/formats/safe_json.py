@@ -35,7 +35,7 @@ def count_lines(block: bytes | memoryview) -> int:
         ends = np.append(ends, len(data))
     starts = np.concatenate([[0], ends[:-1] + 1])
     last = data[ends - 1]  # for an empty line, that of another line; such lines are odd below
-    last = np.where(last == RETURN, data[ends - 2], last)
+    last = np.where(last == RETURN, data[np.maximum(ends - 2, 0)], last)
     plain = (data[starts] == OPEN) & (last == CLOSE)
     odd = np.flatnonzero(~plain)
     blank = sum(_is_blank(bytes(block[starts[line] : ends[line]])) for line in odd)
