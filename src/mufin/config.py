@@ -87,8 +87,8 @@ class Config(Section):
             raise ConfigError(f"{source}: {describe_first_error(error, cls)}") from None
 
     @classmethod
-    def read(cls, path: Path | str) -> Config:
-        """Read settings from a TOML file."""
+    def read(cls, path: Path | str, check: bool = True) -> Config:
+        """Read settings from a TOML file; `check` rejects settings that have no effect with the others."""
         try:
             text = Path(path).read_text("utf-8")
         except OSError as error:
@@ -97,9 +97,11 @@ class Config(Section):
             raise ConfigError(f"{path}: not UTF-8 text; expected TOML") from None
         try:
             values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not TOML ({error})") from None
         config = cls.parse(values, str(path))
+        if not check:
+            return config
         given = _setting_names(values)
         if given >= _setting_names(config.model_dump(exclude_none=True)):
             # `mufin config` writes every setting, most of them a preset's: check only the user's own.

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def parse_toml_value(text: str) -> Any:
     """Parse a value as TOML; return other text as it is."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # ValueError: not TOML, or an integer of more than 4,300 digits
         return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def is_optional(settings: type[BaseModel], name: str) -> bool:

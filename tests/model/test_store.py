@@ -25,6 +25,7 @@ from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
 from mufin.errors import ConfigError, ModelError
 from mufin.files.folder import file_hash, manifest_text
+from mufin.model.info import describe
 from mufin.model.store import save_labels
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.lists import Lists
@@ -85,6 +86,18 @@ def test_loaded_is_what_was_saved(tiny_model: Mufin, saved: Path, shop: Catalogu
     assert torch.equal(again.mixture.weights, tiny_model.mixture.weights)
     assert torch.equal(again.mixture.calibration, tiny_model.mixture.calibration)
     assert len(again.labels) == 7
+
+
+def test_settings_without_effect_are_loaded(saved: Path, tmp_path: Path) -> None:
+    """Such settings can come about step by step; a file of a user's that has them is refused."""
+    model = load(saved)
+    model.config = model.config.model_copy(deep=True)
+    model.config.pretrain.margin = 0.31  # the loss is a softmax
+    save(model, tmp_path / "run")
+    assert load(tmp_path / "run").config == model.config
+    assert describe(tmp_path / "run")
+    with pytest.raises(ConfigError, match="pretrain.margin.*no effect"):
+        Config.read(part(tmp_path / "run", "config.toml"))
 
 
 def test_many_label_pictures_stay_in_their_file(

@@ -46,7 +46,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _read_config(path: Path) -> Config:
     try:
-        return Config.read(path)
+        return Config.read(path, check=False)
     except ConfigError as error:
         raise ModelError(str(error)) from None
 

@@ -186,7 +186,7 @@ def load(folder: Path | str, device: str = "auto", exact: bool = False) -> Mufin
 def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bool) -> Mufin:
     files = check_parts(folder, manifest)
     try:
-        config = Config.read(files["config.toml"])
+        config = Config.read(files["config.toml"], check=False)
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     layout = Layout(files["layout/text/config.json"].parents[1], fast=not exact and where.type == "cpu")
