@@ -131,6 +131,13 @@ def test_few_or_no_entries_are_searched_exactly(world: World) -> None:
     assert (ApproximateIndex(nothing).search(torch.ones(1, 8), 2).labels == -1).all()
 
 
+def test_labels_are_added_to_an_index_over_nothing(world: World) -> None:
+    entries = world(3, 1)
+    nothing = Entries(torch.empty(0, 16), torch.empty(0, dtype=torch.int64), 2)
+    grown = ApproximateIndex(nothing).added(entries.vectors, entries.labels + 2)
+    assert grown.search(entries.vectors, 1).labels[:, 0].tolist() == [2, 3, 4]
+
+
 def test_auto_is_exact_for_few_entries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = world(60, 1)
     assert isinstance(build_index(entries), ExactIndex)

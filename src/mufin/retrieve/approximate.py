@@ -85,8 +85,11 @@ class ApproximateIndex:
 
     def added(self, vectors: Tensor, labels: Tensor) -> ApproximateIndex:
         """Return a copy with unit vectors (e, D) of new labels (e,), ascending, after the existing rows."""
+        exact = self.exact.added(vectors, labels)
+        if not self.n_entries:  # faiss cannot add to an index that was trained on nothing
+            return ApproximateIndex(exact.entries)
         faiss, index = load_faiss(), copy(self)
-        index.exact = self.exact.added(vectors, labels)
+        index.exact = exact
         # Copy into memory: other threads may be searching the old index, and faiss aborts the process when
         # entries are added to a memory-mapped one.
         index.faiss = faiss.deserialize_index(faiss.serialize_index(self.faiss))
