@@ -38,6 +38,10 @@ OVERWRITE = 'use --overwrite (in Python: if_exists="overwrite")'
 WRITING = ".writing-"  # prefix of a checkpoint that is not complete
 FACTS, STATE, KEPT = "state.json", "state.safetensors", "kept.safetensors"
 
+DAMAGED = (  # what a state.json with unexpected content raises
+    ModelError, OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
 log = logging.getLogger("mufin.train")
 State = dict[str, Any]  # nested dicts and lists of tensors, numbers and texts
 IfExists = Literal["refuse", "resume", "overwrite"]
@@ -127,7 +131,7 @@ class Checkpoints:
         for number in reversed(numbers):
             try:
                 return _read(self._path(number))
-            except (ModelError, OSError, ValueError, KeyError, TypeError) as error:
+            except DAMAGED as error:
                 log.warning("checkpoint %s is damaged (%s); using the one before", self._path(number), error)
         return None
 
@@ -151,7 +155,7 @@ class Checkpoints:
     def stopped(self) -> str:
         """Describe where an earlier training stopped; empty if there is none."""
         for number in reversed(_numbers(self.folder)):
-            with suppress(OSError, ValueError, KeyError, TypeError):
+            with suppress(*DAMAGED):
                 facts = json.loads((self._path(number) / FACTS).read_text("utf-8"))
                 minutes = max(0, round((time.time() - facts["written"]) / 60))
                 return f"stopped during {facts['module']}, last checkpoint {minutes} min ago"
@@ -219,10 +223,10 @@ def _read(path: Path) -> Saved:
     """Read and verify a checkpoint."""
     text = (path / FACTS).read_text("utf-8")
     facts = json.loads(text)
-    if text != manifest_text(facts) or facts["format"] != FORMAT:
+    if text != manifest_text(facts) or facts["format"] != FORMAT or not isinstance(facts["identity"], dict):
         raise ModelError(f"{FACTS} has changed or has another format")
-    for name, digest in facts["files"].items():
-        if file_hash(path / name) != digest:
+    for name in (STATE, KEPT):
+        if file_hash(path / name) != facts["files"][name]:
             raise ModelError(f"{name} has changed")
     # Copies, since optimizers change them in place.
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path / STATE).all.items()}
