@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 if TYPE_CHECKING:
     from mufin import Catalogue, Config, Mufin
@@ -24,6 +26,19 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+
+
+# Time limits would fail on a busy machine. CI runs the same examples every time; elsewhere they are new, and
+# a failure prints how to repeat it.
+hypothesis_settings.register_profile(
+    "mufin",
+    deadline=None,
+    database=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+hypothesis_settings.load_profile("mufin")
 
 
 def pytest_configure(config: pytest.Config) -> None:
