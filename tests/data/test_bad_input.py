@@ -160,6 +160,15 @@ def test_parquet_of_other_types_is_converted(tmp_path: Path) -> None:
     assert list(items) == [Item("1", ["x"], [b"png"], "k"), Item("2", category="k")]
 
 
+def test_texts_of_bytes_in_parquet_are_read_as_utf8(tmp_path: Path) -> None:
+    """Only images may be bytes; texts of bytes were once kept as such and failed when they were used."""
+    pq.write_table(pa.table({"id": ["a"], "texts": [[b"desk"]]}), tmp_path / "items.parquet")
+    assert Catalogue.read(tmp_path).items[0].texts == ("desk",)
+    pq.write_table(pa.table({"id": ["a"], "texts": [[b"\xff"]]}), tmp_path / "items.parquet")
+    with pytest.raises(CatalogueError, match="column 'texts' is list.*, expected list<item: string>"):
+        Catalogue.read(tmp_path)
+
+
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"no parquet at all" * 100])
 def test_a_file_that_is_not_parquet(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "items.parquet").write_bytes(raw)

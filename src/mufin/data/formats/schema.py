@@ -67,7 +67,7 @@ def canonical(table: pa.Table, kind: Kind, path: Path | str | None = None) -> pa
     for name, wanted in COLUMNS[kind].items():
         if name in table.column_names:
             try:
-                column = _convert(table.column(name), wanted)
+                column = _convert(table.column(name), wanted, name)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
                 found = str(table.schema.field(name).type)
                 raise CatalogueError(
@@ -101,12 +101,12 @@ def empty_lists(length: int) -> pa.ChunkedArray:
     return lists(np.zeros(length + 1, np.int64), pa.array([], STRING))
 
 
-def _convert(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+def _convert(column: pa.ChunkedArray, wanted: pa.DataType, name: str) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if not pa.types.is_list(wanted):
         return column if column.type == wanted else _to_scalars(column, wanted)
-    return _to_lists(column)
+    return _to_lists(column, binary=name == "images")
 
 
 def _to_scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
@@ -115,19 +115,19 @@ def _to_scalars(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray
     return column.cast(wanted)
 
 
-def _to_lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert to lists of strings, or of bytes for images, without null lists and elements."""
+def _to_lists(column: pa.ChunkedArray, binary: bool) -> pa.ChunkedArray:
+    """Convert to lists of strings, or, if `binary`, of bytes that stay bytes, without nulls."""
     kind = column.type
     if pa.types.is_null(kind):
         return empty_lists(len(column))
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         valid = column.is_valid().to_numpy()  # a single value becomes a list of one
-        return _to_lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()))
+        return _to_lists(lists(np.concatenate([[0], np.cumsum(valid)]), column.drop_null()), binary)
     element = kind.value_type
     if pa.types.is_boolean(element) or pa.types.is_nested(element):
         raise TypeError("expected a list of strings per row")
-    binary = pa.types.is_binary(element) or pa.types.is_large_binary(element)
-    wanted = PICTURES if binary else STRINGS
+    encoded = pa.types.is_binary(element) or pa.types.is_large_binary(element)
+    wanted = PICTURES if binary and encoded else STRINGS
     column = column if kind.equals(wanted) else column.cast(wanted)
     if column.null_count == 0 and not any(chunk.flatten().null_count for chunk in column.chunks):
         return column
