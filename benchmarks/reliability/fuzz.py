@@ -18,7 +18,7 @@ import re
 import resource
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,24 +109,26 @@ def fuzz(name: str, folder: Path, runs: int, seconds: int) -> None:
     atheris.Fuzz()
 
 
-def run(name: str, folder: Path, runs: int, seconds: int) -> Result:
-    """Fuzz one parser in a process of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log, started = folder / "log.txt", time.monotonic()
-    child = os.fork()
-    if not child:
-        with log.open("wb") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        try:
-            fuzz(name, folder, runs, seconds)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    said = log.read_text("utf-8", "replace")
-    counts = re.findall(r"number_of_executed_units: (\d+)", said) or re.findall(r"^#(\d+)\s", said, re.M)
-    parsers.remove_scratch(child)
-    return Result(name, int(counts[-1]) if counts else 0, time.monotonic() - started, status, said)
+def run(names: list[str], folder: Path, runs: int, seconds: int, jobs: int) -> Iterator[Result]:
+    """Fuzz parsers, each in a process of its own and so many at a time."""
+    waiting, running = names[::-1], dict[int, tuple[str, float]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop()
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            if not (child := os.fork()):
+                with (folder / name / "log.txt").open("wb") as log:
+                    os.dup2(log.fileno(), 1)
+                    os.dup2(log.fileno(), 2)
+                fuzz(name, folder / name, runs, seconds)
+            running[child] = name, time.monotonic()
+        child, status = os.wait()
+        name, started = running.pop(child)
+        parsers.remove_scratch(child)
+        said = (folder / name / "log.txt").read_text("utf-8", "replace")
+        counts = re.findall(r"number_of_executed_units: (\d+)|^#(\d+)\s", said, re.M)
+        count = max((int(a or b) for a, b in counts), default=0)
+        yield Result(name, count, time.monotonic() - started, os.waitstatus_to_exitcode(status), said)
 
 
 def main() -> int:
@@ -147,10 +149,9 @@ def main() -> int:
     if args.input:
         one_input(names[0], args.input.read_bytes())
         return 0
-    with ThreadPoolExecutor(args.jobs) as pool:
-        found = list(pool.map(lambda name: run(name, args.folder / name, args.runs, args.seconds), names))
-    print("| parser | executions | seconds | fault |\n|---|---|---|---|")
-    for one in found:
+    print("| parser | executions | seconds | fault |\n|---|---|---|---|", flush=True)
+    found = list(run(names, args.folder, args.runs, args.seconds, args.jobs))
+    for one in sorted(found, key=lambda one: names.index(one.parser)):
         print(f"| {one.parser} | {one.executions:,} | {one.seconds:.0f} | {one.fault} |")
     return int(any(one.status for one in found))
 

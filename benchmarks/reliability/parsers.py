@@ -42,7 +42,7 @@ from mufin.data.check_table import load_table
 from mufin.data.formats import files, jsonl, parquet
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import Kind
-from mufin.data.importers import imgbin, imported, polyvore, table, tabular, xc
+from mufin.data.importers import imgbin, imported, polyvore, xc
 from mufin.data.importers.amazon import fields
 from mufin.data.item import Item
 from mufin.data.items import Items, check_ids
@@ -182,19 +182,15 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def jsonl_lines(data: bytes) -> None:
-    kind, content = kind_and_rest(data, 2 * len(KINDS) + 1)
-    path = put("x.jsonl", content)
-    if kind == 2 * len(KINDS):
-        jsonl.read_any(path)
-    else:
-        (use_table, check_table)[kind % 2](path, KINDS[kind // 2])
+    kind, content = kind_and_rest(data, 2 * len(KINDS))
+    (use_table, check_table)[kind % 2](put("x.jsonl", content), KINDS[kind // 2])
 
 
 def jsonl_seeds() -> list[bytes]:
     found = []
     for number, kind in enumerate(KINDS):
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS[kind]).encode()
-        found += [bytes([kind]) + lines for kind in (2 * number, 2 * number + 1, 2 * len(KINDS))]
+        found += [bytes([kind]) + lines for kind in (2 * number, 2 * number + 1)]
     tolerated = b'\xef\xbb\xbf{"id": 1, "title": 7, "n": 3}\r\n\r\n{"id": "b", "texts": "x", "n": "y"}'
     return [*found, b"\0" + tolerated]
 
@@ -225,11 +221,7 @@ TABLES = ("t.csv", "t.tsv", "t.jsonl")
 
 def any_table(data: bytes) -> None:
     kind, content = kind_and_rest(data, len(TABLES))
-    path = put(TABLES[kind], content)
-    columns = tabular.Columns(**TABLE)
-    found = table._read_table(path, columns, BadLines())
-    source = tabular.SourceTable(None, found, path.parent, path=path)
-    catalogue = tabular.from_tables(Catalogue, [source], columns)
+    catalogue = Catalogue.from_table(put(TABLES[kind], content), **TABLE)
     assert catalogue.imported is not None
     catalogue.imported.lines()
 
@@ -248,8 +240,7 @@ def dataset(data: bytes) -> None:
             put(name, seed)
     put(names[kind], content)
     try:
-        tables = table._read_folder(scratch() / "d")
-        tabular.from_tables(Catalogue, tables, tabular.Columns(text="caption", image="image", labels="tags"))
+        Catalogue.from_dataset(scratch() / "d", text="caption", image="image", labels="tags")
     finally:
         put(names[kind], dataset_files()[kind])
 
@@ -393,27 +384,40 @@ def signed(data: bytes) -> bytes:
 
 def manifest(data: bytes) -> None:
     path = put(f"model/{MANIFEST}", signed(data))
+    for entry in manifest_facts()["parts"].values():
+        if not (path.parent / entry["file"]).exists():
+            put(f"model/{entry['file']}", b"")
     found = read_model_manifest(path.parent)
     with suppress(ValueError, KeyError, TypeError, OverflowError):  # which `load` catches
         Mixture.of(SIGNALS, found["mixture"])
     check_parts(path.parent, found)
 
 
-def manifest_seeds() -> list[bytes]:
-    parts = {}
-    for number, part in enumerate(sorted(REQUIRED_PARTS)):
+@cache
+def manifest_facts() -> dict[str, Any]:
+    """Return the content of a manifest whose parts are empty files."""
+    parts, digest = {}, xxhash.xxh3_128_hexdigest(b"")
+    for part in sorted(REQUIRED_PARTS):
         stem, _, rest = part.partition("/" if "/" in part else ".")
-        name = f"{stem}-{number:010x}{'/' if '/' in part else '.'}{rest}"
-        parts[part] = {"file": name, "size": 0, "hash": "0" * 32}
-    facts = {
+        name = f"{stem}-{digest[:10]}{'/' if '/' in part else '.'}{rest}"
+        parts[part] = {"file": name, "size": 0, "hash": digest}
+    return {
         "mufin": 3, "library": "1", "mixture": Mixture.of_beta(SIGNALS, 0.7).stored(), "own_items": False,
         "untrained": 0.5, "labels": 3, "parts": parts,
     }  # fmt: skip
+
+
+def manifest_seeds() -> list[bytes]:
+    facts = manifest_facts()
     return [manifest_text(facts).encode(), json.dumps(facts).encode(), b"{}"]
 
 
 def tensors(data: bytes) -> None:
-    found = read_tensors(put("x.safetensors", data))
+    kind, content = kind_and_rest(data, 2)
+    if kind:  # a header, which ends with the line, and what it describes
+        header, _, rest = content.partition(b"\n")
+        content = len(header).to_bytes(8, "little") + header + rest
+    found = read_tensors(put("x.safetensors", content))
     for name in sorted(found.all):
         for get, arguments in (
             (found.get_floats, (name, None, None)),
@@ -429,7 +433,12 @@ def tensor_seeds() -> list[bytes]:
     numbers = torch.arange(3)
     sparse = {"m.data": torch.ones(3), "m.indices": numbers, "m.indptr": torch.tensor([0, 1, 3])}
     others = {"bags": torch.ones(2, 3), "half": torch.ones(2, 2).half(), "rows": numbers.clone()}
-    return [save({**sparse, **others}), save({"x": torch.zeros(0)}), save({"b": torch.ones(2).bool()})]
+    files = [save({**sparse, **others}), save({"x": torch.zeros(0)}), save({"b": torch.ones(2).bool()})]
+    found = [b"\0" + file for file in files]
+    for file in files:
+        end = 8 + int.from_bytes(file[:8], "little")
+        found.append(b"\1" + file[8:end] + b"\n" + file[end:])
+    return found
 
 
 STATE = save({"state.x": torch.ones(2)})
@@ -562,7 +571,7 @@ def image_seeds() -> list[bytes]:
 
 SERVED = (MufinError, Problem, HTTPException, RequestValidationError)
 PARSERS = {
-    "jsonl": Parser(jsonl_lines, jsonl_seeds, "x.jsonl", 2560, kinds=2 * len(KINDS) + 1),
+    "jsonl": Parser(jsonl_lines, jsonl_seeds, "x.jsonl", 2560, kinds=2 * len(KINDS)),
     "parquet": Parser(parquet_file, parquet_seeds, "x.parquet", 4096, kinds=2 * len(KINDS)),
     "table": Parser(any_table, table_seeds, "x.csv", 1024, kinds=len(TABLES)),
     "dataset": Parser(dataset, dataset_seeds, "x.arrow", 4096, kinds=3),
@@ -571,7 +580,7 @@ PARSERS = {
     "imgbin": Parser(image_bin, image_bin_seeds, "x.npz", 4096, kinds=2),
     "polyvore": Parser(polyvore_json, polyvore_seeds, "x.json", 2560, kinds=len(POLYVORE)),
     "manifest": Parser(manifest, manifest_seeds, "x.json", 4096),
-    "tensors": Parser(tensors, tensor_seeds, "x.safetensors", 2048),
+    "tensors": Parser(tensors, tensor_seeds, "x.json", 2048, kinds=2),
     "checkpoint": Parser(checkpoint_state, checkpoint_seeds, "x.json", 1024),
     "settings": Parser(settings, settings_seeds, "x.toml", 4096, (ConfigError,), kinds=2),
     "requests": Parser(request_body, request_seeds, "x.json", 1536, SERVED, kinds=len(BODIES) + 1),
