@@ -17,6 +17,7 @@ from mufin.commands import (
     compare,
     config,
     evaluate,
+    export,
     fetch_images,
     import_,
     info,
@@ -40,7 +41,7 @@ app = typer.Typer(
 for command in (
     train.demo, check.check, config.config, train.train,
     evaluate.evaluate, compare.compare, predict.predict, recommend.recommend, predict.embed,
-    info.info, labels.add_labels, labels.remove_labels,
+    info.info, labels.add_labels, labels.remove_labels, export.export,
     serve.serve,
 ):  # fmt: skip
     app.command()(command)

@@ -138,7 +138,7 @@ class TextEncoder(nn.Module):
         device = next(self.network.parameters()).device
         ids, lengths = ids.to(device), lengths.to(device)
         if self.depth == 0:
-            return [row[None] for row in self._run(ids, lengths).float().cpu().numpy()]
+            return [row[None] for row in self.encode(ids, lengths).float().cpu().numpy()]
         hidden = self.cut.before(lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths)))
         return [row[:n].half().cpu().numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)]
 
@@ -234,7 +234,7 @@ class TextEncoder(nn.Module):
 
     def _run_trained(self, values: Tensor, lengths: Tensor) -> Tensor:
         if self.depth == "all":
-            return self._run(values, lengths)
+            return self.encode(values, lengths)
         # only the shape of these ids is read
         ids = torch.zeros(values.shape[:2], dtype=torch.int64, device=values.device)
         output = self.cut.after(
@@ -242,7 +242,7 @@ class TextEncoder(nn.Module):
         )
         return self._pool(output.last_hidden_state, lengths)
 
-    def _run(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Run all layers on token ids (n, T) or token embeddings (n, T, H)."""
         if self.packed is not None and tokens.device.type == "cpu" and not torch.is_grad_enabled():
             return self.packed(tokens, lengths)
