@@ -2,6 +2,7 @@
 
     MufinError
     ├── UsageError        an invalid call or command (k = 0, an unknown option)
+    │   └── InputTypeError   something that is not an item, a text or an image; also a TypeError
     ├── ConfigError       invalid settings: an unknown key, a wrong value, a newer version
     ├── CatalogueError    invalid data: a missing file, a bad line, an unknown id
     │   └── PictureError  an image that cannot be read
@@ -23,6 +24,10 @@ class MufinError(Exception):
 
 class UsageError(MufinError):
     """An invalid call or command."""
+
+
+class InputTypeError(UsageError, TypeError):
+    """Something that is not an item, a text or an image."""
 
 
 class ConfigError(MufinError):

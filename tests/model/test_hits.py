@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import sys
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 
-from mufin.model.hits import Hit, Ranked
+from mufin.errors import UsageError
+from mufin.model.hits import Hit, HitLists, Hits, Ranked
 
 RANKED = Ranked(
     torch.tensor([[4, 2], [2, -1]]),
@@ -52,3 +54,43 @@ def test_a_hit_of_many_is_like_one_made_alone() -> None:
         with pytest.raises(AttributeError, match="probability"):
             _ = hit.probabilty  # type: ignore[attr-defined]
     assert not Hit("a", 0.0, 0.0).parts
+
+
+# -- many hits at once --------------------------------------------------------------------------------------
+
+
+def test_hits_are_a_list_that_becomes_a_frame() -> None:
+    first, second = (Hits(hits) for hits in made())
+    assert isinstance(first, list)
+    assert first == made()[0]
+    frame = first.to_frame()
+    columns = ["rank", "label", "text", "probability", "score", "similarity", "memory"]
+    assert frame.columns.tolist() == columns
+    assert frame.loc[1].tolist() == [2, "two", "", 0.5, 1.0, 2.0, 3.0]
+    both = HitLists([first, second], ["a", ""]).to_frame()
+    assert both.columns.tolist() == ["item", *columns]
+    assert both["item"].tolist() == ["a", "a", 1]
+    assert Hits().to_frame().empty
+    assert HitLists().to_frame().empty
+    assert first.at_least(0.6) == first[:1]
+    for hits in (first, HitLists([first, second], ["a", ""])):
+        again = pickle.loads(pickle.dumps(hits))
+        assert again == copy.copy(hits) == hits
+        assert (type(again), repr(again)) == (type(hits), repr(hits))
+
+
+def test_a_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pip install pandas"):
+        Hits(made()[0]).to_frame()
+
+
+def test_hits_print_one_line_each() -> None:
+    first, second = (Hits(hits) for hits in made())
+    assert repr(first) == " 75%  four  a table\n 50%  two  "
+    assert repr(HitLists([first, second, Hits()], ["a"])) == "0: four, two\n1: two\n2: no hits"
+    assert repr(HitLists([first], ["a"])) == "a: four, two"
+    assert repr(Hits()) == "no hits"
+    assert repr(Hits([Hit("a", 0, 0)] * 99)).endswith("… and 89 more")
+    assert repr(first[0]) == "Hit('four', probability=0.750, score=2.000, text='a table')"
+    assert len(repr(Hit("a", 0, 0, text="word " * 99))) < 120

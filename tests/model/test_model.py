@@ -15,7 +15,7 @@ from made import picture
 from mufin import Catalogue, Config, Hit, Item, Mufin, fit, load, save
 from mufin.data import images
 from mufin.data.images import load_pixels, open_picture, read_bytes, suffix_of
-from mufin.errors import UsageError
+from mufin.errors import PictureError, UsageError
 from mufin.retrieve.lists import Lists
 
 
@@ -163,19 +163,30 @@ def test_scores_are_numbers(tiny_model: Mufin, shop: Catalogue) -> None:
             assert -1.0001 <= hit.similarity <= 1.0001
 
 
-def test_nothing_to_look_at(tiny_model: Mufin) -> None:
-    for item in (
-        Item("e"),
-        Item("e", [" ", ""]),
-        Item("e", [], [b"no picture"]),
-        Item("e", [], ["missing.png"]),
-    ):
-        with pytest.raises(UsageError, match="item 'e' has no text or readable image"):
-            tiny_model.recommend(item)
-    with pytest.raises(UsageError, match="item 1 has no text"):
-        tiny_model.recommend([ASKED, Item()])
+def test_an_empty_item_gets_no_labels_and_a_warning(tiny_model: Mufin) -> None:
+    for item in (Item("e"), Item("e", [" ", ""]), Item("e", [], [b"no picture"])):
+        with pytest.warns(UserWarning, match="item 'e' has no text or readable image"):
+            assert tiny_model.recommend(item) == []
+    with pytest.warns(UserWarning, match="item 1 has no text"):
+        first, second, third = tiny_model.recommend([ASKED, Item(), ASKED])
+    assert first == third == tiny_model.recommend(ASKED)
+    assert second == []
     broken = Item(texts=["red circle"], images=[b"broken"])
     assert tiny_model.recommend(broken) == tiny_model.recommend(Item(texts=["red circle"]))
+
+
+def test_a_missing_image_is_an_error(model: Mufin, tmp_path: Path) -> None:
+    for image, said in (
+        ("gone.png", "gone.png: no such image"),
+        (tmp_path, "no such image"),
+        ("https://x", "URL"),
+    ):
+        item = Item("e", ["red"], [image])
+        for call in (model.recommend, model.embed, model.add_labels, lambda i: model.explain(i, "q-red")):
+            with pytest.raises(PictureError, match=said):
+                call(item)
+    with pytest.raises(PictureError, match="no such image"):
+        model.recommend([ASKED, tmp_path / "gone.png"])
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])
@@ -186,8 +197,8 @@ def test_one_modality(modality: str, shop: Catalogue, tiny_config: Config) -> No
         seen, unseen = unseen, seen
     both = Item("e", ["red"], [picture("red", "bar")])
     assert model.recommend(both) == model.recommend(seen)
-    with pytest.raises(UsageError, match=f"reads: {modality}"):
-        model.recommend(unseen)
+    with pytest.warns(UserWarning, match=f"reads: {modality}"):
+        assert model.recommend(unseen) == []
 
 
 def test_own_items_never_get_themselves(own_model: Mufin) -> None:

@@ -154,15 +154,14 @@ def test_attention_is_similarity_where_there_is_none(served: tuple[Path, Path]) 
     import torch
 
     from mufin.encode.bag import Bag
+    from mufin.model.explain import attention
     from mufin.rank.ranker import Ranker
-    from mufin.serve.live import State
-    from mufin.serve.routes.explain import attention
 
     model = load(served[0])
     model.ranker = Ranker(model.config.override(["rank.cross=none"]))
     rows = torch.eye(16)[:3]
     kind, weights = attention(
-        State(model, ""), Bag(2 * rows[None, :2], torch.ones(1, 2, dtype=torch.bool)),
+        model.ranker, Bag(2 * rows[None, :2], torch.ones(1, 2, dtype=torch.bool)),
         Bag(rows[None], torch.ones(1, 3, dtype=torch.bool)),
     )  # fmt: skip
     assert kind == "similarity"

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_matrix
 
+from mufin.data import html
 from mufin.data.formats import files
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import STRING, STRINGS
@@ -29,9 +30,10 @@ from mufin.data.split import (
     read_split,
 )
 from mufin.data.write import Format, write_folder
-from mufin.errors import CatalogueError, UsageError
+from mufin.errors import CatalogueError, InputTypeError, UsageError
 
 if TYPE_CHECKING:
+    from mufin.data.convert import Frame
     from mufin.data.importers.amazon.curate import Curation
     from mufin.data.importers.imported import Imported
     from mufin.data.importers.polyvore import Variant
@@ -129,16 +131,27 @@ class Catalogue:
         return read_polyvore(cls, Path(folder), variant, descriptions)
 
     @classmethod
-    def from_table(cls, *sources: str | Path, **columns: Any) -> Catalogue:
-        """Import CSV, TSV, Parquet or JSON lines; the keywords are the fields of `records.Columns`."""
-        from mufin.data.importers.records import Columns
-        from mufin.data.importers.table import read_tables
+    def from_table(cls, *sources: str | Path | Frame, **columns: Any) -> Catalogue:
+        """Import CSV, TSV, Parquet or JSON lines, or a data frame (pandas, polars, Arrow).
 
-        return read_tables(cls, [Path(source) for source in sources], Columns(**columns))
+        The keywords are the fields of `records.Columns`. In a data frame, None, NaN and NaT are missing.
+        """
+        from mufin.data.importers.records import Columns
+        from mufin.data.importers.table import read_dataset, read_tables
+
+        paths = [Path(source) for source in sources if isinstance(source, str | Path)]
+        if len(paths) == len(sources):
+            return read_tables(cls, paths, Columns(**columns))
+        if len(sources) > 1:
+            example = 'Catalogue.from_dataset({"train": frame, "test": other}, …)'
+            raise InputTypeError(
+                f"{len(sources)} tables, not all of them files; name their splits: {example}"
+            )
+        return read_dataset(cls, sources[0], Columns(**columns), "table")
 
     @classmethod
     def from_dataset(cls, source: object, **columns: Any) -> Catalogue:
-        """Import a Hugging Face dataset, a mapping of splits, or a saved folder; see `from_table`."""
+        """Import a Hugging Face dataset, data frames by split, or a saved folder; see `from_table`."""
         from mufin.data.importers.records import Columns
         from mufin.data.importers.table import read_dataset
 
@@ -165,6 +178,11 @@ class Catalogue:
     def __repr__(self) -> str:
         splits = ", ".join(self.splits) or "none"
         return f"Catalogue({len(self.items):,} items, {len(self.labels):,} labels, splits: {splits})"
+
+    def _repr_html_(self) -> str:
+        first = self.items[: html.ROWS // 2]
+        rows = [[html.text(item.id), html.item(item.texts, item.images)] for item in first]
+        return html.table(["id", "item"], rows, len(self.items), repr(self))
 
     @property
     def splits(self) -> list[str]:

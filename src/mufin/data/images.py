@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mufin.data.item import Picture
 
 STRIP_PIXELS = 1 << 20  # convert this many pixels at a time, to keep temporary copies small
+THUMBNAIL_SIDE = 96  # pixels
 WHITE = (255, 255, 255)
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 # For each EXIF orientation: the sides of the stored image that become left, top, right and bottom.
@@ -105,6 +106,18 @@ def scaled(picture: Picture, size: int) -> Image.Image:
         return image.resize((width, height), Image.Resampling.BICUBIC, box, reducing_gap=3.0)
 
 
+def thumbnail(picture: Picture) -> bytes | None:
+    """Return the image as WebP, at most 96 px wide and high, or None if it cannot be read."""
+    try:
+        with opened(picture, THUMBNAIL_SIDE) as image:
+            image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+            buffer = io.BytesIO()
+            image.save(buffer, "WEBP", quality=80)
+            return buffer.getvalue()
+    except PictureError:
+        return None
+
+
 def read_bytes(picture: Picture) -> bytes:
     """Return the encoded image, from memory or from its file; a decoded image becomes PNG."""
     if isinstance(picture, Image.Image):
@@ -136,10 +149,15 @@ def suffix_of(encoded: bytes) -> str:
     return next((suffix for start, suffix in SIGNATURES if encoded.startswith(start)), ".bin")
 
 
-def encoded_of(picture: str | Path | bytes) -> bytes:
-    """Return the bytes of an image; raise a PictureError for a URL, an unreadable file or no bytes."""
+def reject_url(picture: str | Path | bytes) -> None:
+    """Raise a PictureError for a URL."""
     if isinstance(picture, str) and picture.startswith(("http:", "https:")):
         raise PictureError("URLs are not fetched; download it and pass the file", picture)
+
+
+def encoded_of(picture: str | Path | bytes) -> bytes:
+    """Return the bytes of an image; raise a PictureError for a URL, an unreadable file or no bytes."""
+    reject_url(picture)
     encoded = picture if isinstance(picture, bytes) else read_file(picture)
     if not encoded:
         raise PictureError("empty (0 bytes); replace it", _name(picture))

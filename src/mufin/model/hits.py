@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mufin.data import html
+from mufin.errors import UsageError
 
-@dataclass(frozen=True)
+if TYPE_CHECKING:
+    from mufin.data.items import Items
+
+SHOWN = html.ROWS  # hits or items that `repr` shows
+
+
+@dataclass(frozen=True, repr=False)
 class Hit:
     """A recommended label, its score, and the parts and evidence that explain the score.
 
@@ -46,6 +54,11 @@ class Hit:
         """Return all fields by name, ready for JSON."""
         return {name: getattr(self, name) for name in HIT_FIELDS}
 
+    def __repr__(self) -> str:
+        text = f", text={self.text!r}" if len(self.text) <= 60 else f", text={self.text[:59] + '…'!r}"
+        numbers = f"probability={self.probability:.3f}, score={self.score:.3f}"
+        return f"Hit({self.label!r}, {numbers}{text if self.text else ''})"
+
     def __str__(self) -> str:
         return f"{self.probability:4.0%}  {self.label}  {self.text}"
 
@@ -61,6 +74,107 @@ class Hit:
                 raise AttributeError(f"a Hit has no attribute {name!r}; it has {', '.join(HIT_FIELDS)}")
             values = self.__dict__[name] = rows.as_dict(self._row)
             return values
+
+
+class Hits(list[Hit]):
+    """The best labels of one item, best first: a list that a notebook shows as a table.
+
+    >>> Hits([Hit("desk-1", 0.9, 0.75, text="oak desk")])
+     75%  desk-1  oak desk
+    """
+
+    def __init__(self, hits: Iterable[Hit] = (), labels: Items | None = None) -> None:
+        super().__init__(hits)
+        self._labels = labels  # of the model, for their thumbnails
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame: rank, label, text, probability, score, and each part of the score."""
+        return _frame(_row(rank, hit) for rank, hit in enumerate(self, 1))
+
+    def at_least(self, probability: float) -> Hits:
+        """Return the hits with at least this probability."""
+        return Hits([hit for hit in self if hit.probability >= probability], self._labels)
+
+    def __repr__(self) -> str:
+        more = [f"… and {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
+        return "\n".join([*map(str, self[:SHOWN]), *more]) or "no hits"
+
+    def _repr_html_(self) -> str:
+        shown = self[:SHOWN]
+        rows = [["", html.text(hit.label), html.text(hit.text), _bar(hit.probability)] for hit in shown]
+        if self._labels is not None:
+            places = self._labels.rows([hit.label for hit in shown]).tolist()
+            for row, place in zip(rows, places, strict=True):
+                row[0] = "".join(map(html.image, self._labels.pictures.row(place)[:1])) if place >= 0 else ""
+        return html.table(["", "label", "text", "probability"], rows, len(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hits, (list(self),)
+
+
+class HitLists(list[Hits]):
+    """The best labels of each of several items: a list with one `Hits` per item."""
+
+    def __init__(self, lists: Iterable[Hits] = (), ids: Sequence[str] = ()) -> None:
+        super().__init__(lists)
+        self.ids = list(ids)  # of the items; "" where an item has none
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame of all hits; `item` is the id of an item, or else its number."""
+        return _frame(
+            {"item": name} | _row(rank, hit)
+            for name, hits in zip(self.names(), self, strict=True)
+            for rank, hit in enumerate(hits, 1)
+        )
+
+    def names(self) -> list[str | int]:
+        """Return the id of each item, or its number if it has none."""
+        ids = self.ids if len(self.ids) == len(self) else [""] * len(self)
+        return [name or number for number, name in enumerate(ids)]
+
+    def __repr__(self) -> str:
+        shown = zip(self.names()[:SHOWN], self, strict=False)
+        lines = [f"{name}: {', '.join(hit.label for hit in hits[:3]) or 'no hits'}" for name, hits in shown]
+        more = [f"… and {len(self) - SHOWN:,} more items"] if len(self) > SHOWN else []
+        return "\n".join([*lines, *more]) or "no items"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [html.text(str(name)), ", ".join(html.text(hit.label) for hit in hits[:3]) or "no hits"]
+            for name, hits in zip(self.names()[:SHOWN], self, strict=False)
+        ]
+        return html.table(["item", "best labels"], rows, len(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HitLists, (list(self), self.ids)
+
+
+def _row(rank: int, hit: Hit) -> dict[str, Any]:
+    return {
+        "rank": rank, "label": hit.label, "text": hit.text, "probability": hit.probability,
+        "score": hit.score, **hit.parts,
+    }  # fmt: skip
+
+
+def _frame(rows: Iterable[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError(
+            "to_frame needs pandas; run `pip install pandas`, or use [hit.as_dict() for hit in hits]"
+        ) from None
+    columns = ["rank", "label", "text", "probability", "score"]
+    listed = list(rows)
+    return pandas.DataFrame(listed) if listed else pandas.DataFrame(columns=columns)
+
+
+def _bar(probability: float) -> str:
+    """Return a probability as text over a bar of that length."""
+    share = f"{100 * probability:.0f}%"
+    return (
+        f'<div style="background:linear-gradient(90deg,#8ab4f880 {share},transparent {share});'
+        f'min-width:6em">{share}</div>'
+    )
 
 
 HIT_FIELDS = tuple(Hit.__dataclass_fields__)

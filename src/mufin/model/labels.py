@@ -23,7 +23,7 @@ from mufin.retrieve.entries import Entries, Kind
 NAME_CACHE_LIMIT = 50_000  # labels whose ids and first texts are kept as Python objects
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Labels:
     """All labels, one per row. Immutable: adding and removing labels return new Labels."""
 
@@ -40,6 +40,9 @@ class Labels:
 
     def __len__(self) -> int:
         return int(self.alive.sum())
+
+    def __repr__(self) -> str:
+        return f"Labels({len(self):,})"
 
     def names(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         """Return id and first text of each row, by row."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -14,15 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.config import Config
-from mufin.data.item import Item
+from mufin.data.convert import as_items
 from mufin.data.items import Items
 from mufin.data.ragged import offsets_of
-from mufin.data.thumbnails import thumbnails
 from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Advance, Features, Groups, silent
 from mufin.errors import UsageError
-from mufin.model.hits import Hit, Ranked
+from mufin.model import change
+from mufin.model.explain import Explanation, explain
+from mufin.model.hits import Hit, HitLists, Hits, Ranked
 from mufin.model.labels import Labels
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import sample
@@ -34,6 +36,9 @@ from mufin.signals.base import Candidates, Known, Query, Signal, grouped
 from mufin.signals.compatibility import Compatibility
 from mufin.signals.evidence import evidence, proposed, read
 from mufin.signals.mixture import PAPER_BETA, RARITY, Evidence, Mixture
+
+if TYPE_CHECKING:
+    from mufin.data.convert import Frame, ItemLike
 
 QUERIES_PER_CHUNK = 256  # ranked at a time, which bounds the memory of (B, 100, m, D)
 
@@ -57,12 +62,13 @@ class Mufin:
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
         self.labels, self.signals = labels, tuple(signals)
         self.points = Lists.none(0, labels.alive.device) if points is None else points
-        self.index = index or self._new_index()
+        self.index = index or self.new_index()
         self.exact = True  # encoders are as trained; False if `load` chose a faster form
         # manifest of each folder that the model was read from or saved to
         self.saved: dict[Path, dict[str, Any]] = {}
 
-    def _new_index(self) -> Index:
+    def new_index(self) -> Index:
+        """Build the search index of all labels."""
         settings = self.config.retrieve
         return build_index(
             self.labels.entries(settings.entries), settings.search, sample(self.point_vectors())
@@ -87,11 +93,17 @@ class Mufin:
     def __repr__(self) -> str:
         return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
 
+    def __copy__(self) -> Mufin:
+        """Share all parts; `copy.deepcopy` and pickle go through the files of a model folder."""
+        fresh = Mufin.__new__(Mufin)
+        fresh.__dict__.update(self.__dict__)
+        return fresh
+
     # -- items to queries ------------------------------------------------------------------------------------
 
-    def embed(self, items: Item | Sequence[Item]) -> Bag:
+    def embed(self, items: ItemLike | Iterable[ItemLike] | Frame) -> Bag:
         """Embed items: X̂¹ per item, padded, values (B, m, D) and mask (B, m); `.vector()` is x̂¹."""
-        table = self._as_items(items).only(self.config.modalities)
+        table = as_items(items)[0].only(self.config.modalities)
         features = self.embedder.features(table, cached=False)
         with torch.no_grad():
             bag: Bag = self.embedder(features.batch(Groups.singles(np.arange(len(table)))))
@@ -108,12 +120,12 @@ class Mufin:
 
     # -- queries to labels -----------------------------------------------------------------------------------
 
-    def shortlist(self, items: Item | Sequence[Item], k: int | None = None) -> Shortlist:
+    def shortlist(self, items: ItemLike | Iterable[ItemLike] | Frame, k: int | None = None) -> Shortlist:
         """Return R, the k nearest labels of each item by similarity alone."""
-        table = self._as_items(items)
+        table = as_items(items)[0]
         wanted = k or self.config.retrieve.shortlist
         return self.index.search(
-            self.embed(items).vector(), wanted, self.own_labels(table), self.labels.eligible()
+            self.embed(table).vector(), wanted, self.own_labels(table), self.labels.eligible()
         )
 
     @torch.no_grad()
@@ -128,7 +140,7 @@ class Mufin:
             return Ranked.empty(len(query), device)
         with inference_mode(device):
             chunks = self._candidates(query, k, exclude, allowed)
-            return Ranked.join([self._top_k(*chunk, k) for chunk in chunks])
+            return Ranked.join([self.top_k(*chunk, k) for chunk in chunks])
 
     @torch.no_grad()
     def candidates(self, query: Query, exclude: csr_matrix | None = None) -> tuple[Tensor, Evidence]:
@@ -156,7 +168,7 @@ class Mufin:
         """Return the evidence for labels (B, K), whether or not they are candidates."""
         return evidence(self.signals, query, Candidates(rows, self.labels))
 
-    def _top_k(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
+    def top_k(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
         """Return the k candidates with the highest scores."""
         score = self.mixture.score(found)
         probability = self.mixture.probability(score)
@@ -168,29 +180,55 @@ class Mufin:
         )
 
     @overload
-    def recommend(
-        self, items: Item, k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
-    ) -> list[Hit]: ...
-    @overload
-    def recommend(
-        self, items: Sequence[Item], k: int = 10, allow: Sequence[str] | None = None, deny: Sequence[str] = ()
-    ) -> list[list[Hit]]: ...
-    def recommend(
+    def recommend(  # type: ignore[overload-overlap]  # a str is one item, though also a sequence
         self,
-        items: Item | Sequence[Item],
+        items: ItemLike,
         k: int = 10,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the k best labels of an item, or of each item; only from `allow`, if given, never `deny`."""
-        listed = [items] if isinstance(items, Item) else list(items)
-        if not listed:
-            return []
+        *,
+        min_probability: float = 0.0,
+    ) -> Hits: ...
+    @overload
+    def recommend(
+        self,
+        items: Iterable[ItemLike] | Frame,
+        k: int = 10,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        *,
+        min_probability: float = 0.0,
+    ) -> HitLists: ...
+    def recommend(
+        self,
+        items: ItemLike | Iterable[ItemLike] | Frame,
+        k: int = 10,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        *,
+        min_probability: float = 0.0,
+    ) -> Hits | HitLists:
+        """Return the k best labels of an item, or of each item.
+
+        An item is an `Item`, a text, a `Path` or PIL image, or a dictionary; many are a list or a data frame
+        of them. Labels come from `allow` only, if given, never from `deny`, and are at least as probable as
+        `min_probability`. An item that the model cannot read has no labels, and there is a warning.
+        """
+        if not 0 <= min_probability <= 1:
+            raise UsageError(f"min_probability is {min_probability}; expected a number from 0 to 1")
         with inference_mode(self.labels.alive.device):
-            table = Items.of(listed, stored=False)
+            table, single = as_items(items)
+            if not len(table):
+                return HitLists()
             own, allowed = self.own_labels(table), self.labels.allowed(allow, deny)
-            hits = self.hits(self.rank(self._query(table), k, own, allowed))
-        return hits[0] if isinstance(items, Item) else hits
+            features = self.features(table)
+            ranked = self.hits(self.rank(self.query(features), k, own, allowed))
+            hits = [Hits(each, self.labels.items).at_least(min_probability) for each in ranked]
+            lists = HitLists(hits, table.ids.to_pylist())
+        for row in np.flatnonzero(features.sizes == 0).tolist():
+            lists[row] = Hits()
+            warnings.warn(f"{self.without_content(table, row)}; it gets no labels", stacklevel=2)
+        return lists[0] if single else lists
 
     def hits(self, ranked: Ranked) -> list[list[Hit]]:
         """Convert ranked rows to hits with ids and first texts."""
@@ -198,6 +236,15 @@ class Mufin:
         terms = self.mixture.terms
         columns = [column.name for column in terms.columns]
         return ranked.hits(self.labels.names(rows[rows >= 0]), terms.parts, columns)
+
+    def explain(self, item: ItemLike, label: str) -> Explanation:
+        """Explain the score of a label for an item: its parts, attention, nearest labels."""
+        return explain(self, as_items(item)[0], label)
+
+    def without_content(self, items: Items, row: int) -> str:
+        """Say that this item has nothing that the model reads."""
+        name = items.ids[row].as_py() or row
+        return f"item {name!r} has no text or readable image (this model reads: {self.config.modalities})"
 
     def own_labels(self, items: Items) -> csr_matrix | None:
         """Return the label (B, L) that each item is itself, or None if items are not labels."""
@@ -219,46 +266,9 @@ class Mufin:
 
     # -- labels come and go ----------------------------------------------------------------------------------
 
-    def add_labels(self, items: Item | Sequence[Item]) -> None:
+    def add_labels(self, items: ItemLike | Iterable[ItemLike] | Frame) -> None:
         """Add labels without training (α = 1, no centroid); they can be recommended at once."""
-        table = self._as_items(items)
-        if not len(table):
-            return
-        self._check_new_ids(table.ids.to_pylist())
-        fresh = self._label_query(table)
-        kept = thumbnails(table) if self.config.run.pictures else table.only("text")
-        before = len(self.labels.alive)
-        self.signals = tuple(signal.with_labels(fresh) for signal in self.signals)
-        self.labels = self.labels.added(kept, fresh.bags)
-        last = torch.arange(len(self.labels.alive), device=self.labels.alive.device) >= before
-        entries = self.labels.entries(self.config.retrieve.entries).only(last)
-        if len(entries):
-            self.index = self.index.added(entries.vectors, entries.labels)
-        else:  # the index holds centroids only, which new labels lack: search cannot find them
-            self.index = self._new_index()
-
-    def _label_query(self, table: Items) -> Query:
-        """Embed new labels, reading the same modalities as in training."""
-        read_as = table.only(self.config.modalities, lacking="empty" if self.labels.own_items else "keep")
-        features = read(self.embedder, self.signals, read_as, cached=False)
-        for i in np.flatnonzero(features.sizes == 0):
-            raise UsageError(
-                f"label {table[int(i)].id!r} has no text or readable image; add one "
-                f"(this model reads: {self.config.modalities})"
-            )
-        return self.query(features)
-
-    def _check_new_ids(self, ids: list[str]) -> None:
-        """Reject empty and taken ids; compact the labels if a removed label's id is used again."""
-        rows = self.labels.items.rows(ids)
-        alive = self.labels.alive.cpu().numpy()
-        seen: set[str] = set()
-        for name, row in zip(ids, rows, strict=True):
-            if not name or name in seen or (row >= 0 and alive[row]):
-                raise UsageError(f"label id {name!r} is taken or empty; choose a unique id")
-            seen.add(name)
-        if (rows >= 0).any():
-            self.compact()
+        change.add_labels(self, as_items(items)[0])
 
     def remove_labels(self, ids: str | Sequence[str]) -> None:
         """Remove labels at once; the model folder loses them at the next save."""
@@ -267,51 +277,13 @@ class Mufin:
 
     def compact(self) -> None:
         """Drop the rows of removed labels, also from the index and the memory."""
-        alive = self.labels.alive
-        if bool(alive.all()):
-            return
-        labels = alive.nonzero()[:, 0].cpu().numpy()
-        left = self.points.kept(labels, len(alive), np.arange(len(self.points)))
-        points = left.offsets.diff().nonzero()[:, 0].cpu().numpy()  # points that still have a label
-        self.points = self.points.kept(labels, len(alive), points)
-        self.signals = tuple(signal.keep(labels, points) for signal in self.signals)
-        self.labels = self.labels.compact()
-        self.index = self._new_index()
+        change.compact(self)
 
-    def add_examples(self, items: Item | Sequence[Item], labels: Sequence[Sequence[str]]) -> None:
+    def add_examples(
+        self, items: ItemLike | Iterable[ItemLike] | Frame, labels: Sequence[Sequence[str]]
+    ) -> None:
         """Add items with their labels to the memory, without training; they vote at once.
 
         A label listed several times for an item counts once.
         """
-        table = self._as_items(items)
-        if not self.config.memory.neighbours:
-            raise UsageError("this model has no memory; train one with, for example, memory.neighbours = 50")
-        if len(table) != len(labels):
-            raise UsageError(f"{len(table)} items, but {len(labels)} lists of labels; give one list per item")
-        rows = [self.labels.rows([ids] if isinstance(ids, str) else ids) for ids in labels]
-        device = self.labels.alive.device
-        offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)
-        flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])).to(device)
-        listed = Lists(offsets, flat).unique()
-        fresh = self._query(table)
-        self.signals = tuple(signal.with_points(fresh) for signal in self.signals)
-        self.points = self.points.followed_by(listed)
-        counts = torch.bincount(listed.labels, minlength=len(self.labels.alive))
-        self.labels = replace(self.labels, frequency=self.labels.frequency + counts)
-
-    def _query(self, table: Items) -> Query:
-        """Embed each item as a query; raise a UsageError for an item without content."""
-        features = self.features(table)
-        for i in np.flatnonzero(features.sizes == 0):
-            raise UsageError(
-                f"item {table[int(i)].id or int(i)!r} has no text or readable image "
-                f"(this model reads: {self.config.modalities})"
-            )
-        return self.query(features)
-
-    def _as_items(self, items: Item | Sequence[Item]) -> Items:
-        listed = [items] if isinstance(items, Item) else list(items)
-        for item in listed:
-            if not isinstance(item, Item):
-                raise UsageError(f"expected an Item, got {item!r}; write Item(texts=[…], images=[…])")
-        return Items.of(listed, stored=False)
+        change.add_examples(self, as_items(items)[0], labels)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,7 @@ from PIL import Image
 
 from mufin.data.catalogue import Catalogue
 from mufin.data.importers.records import Columns
+from mufin.data.item import Item
 from mufin.errors import CatalogueError, UsageError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -185,3 +188,57 @@ def test_dataset_objects() -> None:
         Catalogue.from_dataset(7, text="caption")
     with pytest.raises(CatalogueError, match="save_to_disk"):
         Catalogue.from_dataset(SAMPLES, text="caption")
+
+
+# -- data frames --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+def test_a_data_frame_is_imported(kind: str) -> None:
+    columns: dict[str, list[Any]] = {
+        "sku": [3, 4, 5], "title": ["desk", None, "lamp"], "note": ["oak", "", None],
+        "tags": [["red", "oak"], None, ["blue"]], "price": [1.5, None, 2.0],
+    }  # fmt: skip
+    frame = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "arrow": pa.table}[kind](columns)
+    made = Catalogue.from_table(frame, id="sku", text=["title", "note"], labels="tags", test=0)
+    assert list(made.items) == [Item("3", ["desk", "oak"]), Item("4"), Item("5", ["lamp"])]
+    assert made.labels.ids.to_pylist() == ["red", "oak", "blue"]
+    assert made.split("train").relevance.sum() == 3
+    both = Catalogue.from_dataset({"train": frame, "test": frame[:1]}, text="title", labels="tags")
+    assert both.splits == ["train", "test"]
+    assert len(both.items) == 4
+
+
+def test_cells_of_pandas(tmp_path: Path) -> None:
+    shown = Image.new("RGB", (8, 8), "red")
+    shown.save(tmp_path / "a.png")
+    frame = pd.DataFrame(
+        {
+            "id": [1, np.nan, 3],
+            "title": [np.nan, "b", pd.NA],
+            "when": [pd.NaT, pd.Timestamp("2026-01-02"), pd.NaT],
+            "image": [shown, tmp_path / "a.png", str(tmp_path / "a.png")],
+            "tags": pd.Categorical(["x|y", None, "y"]),
+        },
+        index=["p", "q", "r"],
+    )
+    made = Catalogue.from_table(frame, text=["title", "when"], image="image", labels="tags", test=0)
+    assert made.items.texts.to_pylist() == [[], ["b", "2026-01-02 00:00:00"], []]
+    assert [len(item.images) for item in made.items] == [1, 1, 1]
+    assert made.labels.ids.to_pylist() == ["x", "y"]
+    named = Catalogue.from_table(frame, id="id", text="title")
+    assert named.items.ids.to_pylist() == ["1", "3"]
+    assert named.imported is not None
+    assert named.imported.bad_rows == [
+        "data frame, row 2: column 'id' is empty; every row needs an id; skipped"
+    ]
+
+
+def test_what_is_not_a_table() -> None:
+    frame = pd.DataFrame({"title": ["a"]})
+    with pytest.raises(UsageError, match="no column 'name'; columns: title"):
+        Catalogue.from_table(frame, text="name")
+    with pytest.raises(TypeError, match="name their splits: Catalogue.from_dataset"):
+        Catalogue.from_table(frame, frame, text="title")
+    with pytest.raises(TypeError, match="int has no rows; expected a data frame"):
+        Catalogue.from_table(3, text="title")  # type: ignore[arg-type]

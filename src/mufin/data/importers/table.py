@@ -8,14 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from mufin.data.convert import column_names_of, rows_of
 from mufin.data.formats import safe_json
 from mufin.data.formats.files import is_file
 from mufin.data.importers.records import Columns, SourceTable
-from mufin.data.importers.rows import ROWS_PER_BATCH, OpenTable, arrow_rows, open_table
+from mufin.data.importers.rows import ROWS_PER_BATCH, OpenTable, Row, arrow_rows, open_table
 from mufin.data.importers.tabular import from_tables
-from mufin.errors import CatalogueError, UsageError
+from mufin.errors import CatalogueError, InputTypeError
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
@@ -40,7 +42,9 @@ def column_names(path: Path, encoding: str | None = None) -> list[str]:
         return table.names or next((list(row.cells) for row in table.rows if row.cells), [])
 
 
-def read_dataset(make: type[Catalogue], source: object, columns: Columns) -> Catalogue:
+def read_dataset(
+    make: type[Catalogue], source: object, columns: Columns, format: str = "dataset"
+) -> Catalogue:
     """Build a catalogue from a dataset, a mapping of splits to datasets, or a saved folder of either."""
     if isinstance(source, str | Path):
         tables = _read_folder(Path(source))
@@ -50,7 +54,7 @@ def read_dataset(make: type[Catalogue], source: object, columns: Columns) -> Cat
         tables = [_as_table(None, source)]
     catalogue = from_tables(make, tables, columns)
     if catalogue.imported is not None:
-        catalogue.imported.format = "dataset"
+        catalogue.imported.format = format
     return catalogue
 
 
@@ -108,7 +112,9 @@ def _read_arrow(path: Path) -> pa.Table:
 
 
 def _as_table(split: str | None, source: Any) -> SourceTable:
-    """Return a dataset object or rows as a table; a dataset applies its own order and selection."""
+    """Return a dataset object, data frame or rows as a table; a dataset applies its own order."""
+    if not isinstance(source, pa.Table) and (rows := rows_of(source)) is not None:
+        return _open_frame(split, source, rows)
     if isinstance(source, pa.Table):
         table = source
     elif hasattr(source, "with_format") and hasattr(source, "__len__"):  # streaming datasets have no length
@@ -118,11 +124,23 @@ def _as_table(split: str | None, source: Any) -> SourceTable:
             [{key: _as_arrow_value(value) for key, value in row.items()} for row in source]
         )
     else:
-        raise UsageError(f"{type(source).__name__} has no rows; expected a dataset or dictionaries")
+        found = type(source).__name__
+        raise InputTypeError(
+            f"{found} has no rows; expected a data frame, a dataset or a list of dictionaries"
+        )
     features = getattr(source, "features", None)
     if not isinstance(features, Mapping):
         features = _features(table)
     return SourceTable(split, _open(table, split or "table"), None, _classes(features))
+
+
+def _open_frame(split: str | None, frame: Any, rows: Iterable[dict[str, Any]]) -> SourceTable:
+    """Open a data frame without turning it into an Arrow table: its cells may be of any type."""
+    numbered = (
+        Row(f"row {number}", {name: _as_arrow_value(cell) for name, cell in row.items()})
+        for number, row in enumerate(rows, 1)
+    )
+    return SourceTable(split, OpenTable(split or "data frame", column_names_of(frame), numbered))
 
 
 def _open(table: pa.Table, name: str) -> OpenTable:
@@ -131,7 +149,11 @@ def _open(table: pa.Table, name: str) -> OpenTable:
 
 
 def _as_arrow_value(value: Any) -> Any:
-    """Return a value that Arrow accepts: PIL images become PNG bytes."""
+    """Return a value that Arrow accepts: PIL images become PNG bytes, paths strings, arrays lists."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.ndarray) or hasattr(value, "to_list"):
+        value = value.tolist() if isinstance(value, np.ndarray) else value.to_list()
     if isinstance(value, list | tuple):
         return [_as_arrow_value(one) for one in value]
     if not hasattr(value, "save") or not hasattr(value, "mode"):

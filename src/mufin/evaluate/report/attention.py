@@ -18,6 +18,7 @@ from mufin.errors import PictureError
 from mufin.evaluate.report.data import ReportData, display_name
 from mufin.evaluate.report.figures import Theme, truncate
 from mufin.evaluate.report.page import Figure, Section, Text
+from mufin.model.explain import attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,9 +94,8 @@ def _weights(data: ReportData, point: int, label: int, attends: bool) -> npt.NDA
     x = packed.take(torch.zeros(1, dtype=torch.int64, device=packed.rows.device))
     rows = torch.tensor([int(data.model_rows[label])], device=packed.rows.device)
     z: Bag = data.model.labels.bags.take(rows)
-    attention = data.model.ranker.cross_attention
-    if attends and isinstance(attention, CrossAttention):
-        weights = attention.weights(x, z)[0]
+    if attends:
+        weights = attention(data.model.ranker, x, z)[1][0]
     else:
         weights = F.normalize(x.values[0], dim=-1) @ F.normalize(z.values[0], dim=-1).T
     return weights.float().cpu().numpy()[:MAX_DESCRIPTORS, :MAX_DESCRIPTORS]

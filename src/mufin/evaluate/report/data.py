@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.images import thumbnail
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.data.split import Split
-from mufin.data.thumbnails import thumbnail
 from mufin.encode.features import Features, Groups
 from mufin.evaluate.bins import categories_of
 from mufin.evaluate.per_point import FloatArray

@@ -8,12 +8,10 @@ from urllib.parse import quote
 import numpy as np
 import torch
 from fastapi import APIRouter, Request
-from torch import Tensor
-from torch.nn import functional as F
 
-from mufin.encode.attention import CrossAttention
 from mufin.encode.bag import Bag
 from mufin.encode.features import Groups
+from mufin.model.explain import attention, label_texts, nearest
 from mufin.serve import responses
 from mufin.serve.answer import Query, table_of
 from mufin.serve.live import State
@@ -23,7 +21,6 @@ from mufin.serve.routes.labels import row_of
 from mufin.serve.schemas import ExplainBody, check_cost
 
 router = APIRouter(prefix="/v1")
-NEAREST = 8
 EXAMPLE = {"item": {"texts": ["oak desk"]}, "label": "desk-1"}
 
 
@@ -62,53 +59,26 @@ def _bag(state: State, query: Query) -> Bag:
 @torch.no_grad()
 def _facts(state: State, x: Bag, row: int) -> dict[str, Any]:
     z = state.labels.bags.take(torch.tensor([row]))  # (1, n, D)
-    kind, weights = attention(state, x, z)
+    kind, weights = attention(state.model.ranker, x, z)
     return {
         "label": _descriptors(state, row, int(z.mask.sum())),
         "attention": weights[0][:, z.mask[0]].tolist(),
         "kind": kind,
         "alpha": float(state.labels.alpha[row]),
         "frequency": int(state.labels.frequency[row]),
-        "nearest": _nearest(state, z.vector(), row),
+        "nearest": [
+            vars(one) | {"images": int(state.images[other])}
+            for other, one in nearest(state.model, z.vector(), row)
+        ],
     }
-
-
-def attention(state: State, x: Bag, z: Bag) -> tuple[str, Tensor]:
-    """Return the weights of A_C, (1, m, n), or cosines of the rows if the model has no cross-attention."""
-    match state.model.ranker.cross_attention:
-        case CrossAttention() as cross:
-            return "cross-attention", cross.weights(x, z)
-        case _:
-            cosines = F.normalize(x.values, dim=-1) @ F.normalize(z.values, dim=-1).transpose(1, 2)
-            return "similarity", cosines
 
 
 def _descriptors(state: State, row: int, rows: int) -> list[dict[str, Any]]:
     """Describe the rows of a label's bag: its texts, then its images, of which the model keeps a few."""
-    labels, kept = state.labels.items, int(state.images[row])
-    texts = [text for text in labels.texts[row].as_py() or [] if text.strip()]
-    if state.model.config.modalities == "image" and (kept or state.labels.own_items):
-        texts = []
-    address = f"/v1/labels/{quote(labels.ids[row].as_py(), safe='')}/image/"
+    texts, kept = label_texts(state.model, row), int(state.images[row])
+    address = f"/v1/labels/{quote(state.labels.items.ids[row].as_py(), safe='')}/image/"
     images = [
         {"kind": "image", "n": n, "url": f"{address}{n}" if n < kept else None}
         for n in range(rows - len(texts))
     ]
     return [*({"kind": "text", "text": text} for text in texts[:rows]), *images]
-
-
-def _nearest(state: State, vector: Tensor, row: int) -> list[dict[str, Any]]:
-    """Return the labels with the entries nearest to ẑ, without the label itself."""
-    found = state.model.index.search(vector, NEAREST + 1, None, state.labels.alive)
-    pairs = zip(found.labels[0].tolist(), found.similarity[0].tolist(), strict=True)
-    items = state.labels.items
-    return [
-        {
-            "label": items.ids[other].as_py(),
-            "text": next(iter(items.texts[other].as_py() or ()), ""),
-            "similarity": similarity,
-            "images": int(state.images[other]),
-        }
-        for other, similarity in pairs
-        if other not in (row, -1)
-    ][:NEAREST]
