@@ -9,11 +9,10 @@ import pytest
 import tomli_w
 
 from mufin import Config, MufinError
-from mufin.config import VERSION
+from mufin.config import VERSION, differences
 from mufin.config_checks import parse_toml_value
 from mufin.config_docs import explain, groups
 from mufin.errors import ConfigError
-from mufin.model.info import differences
 from mufin.presets import PRESETS, VARIANTS
 
 

@@ -14,8 +14,7 @@ from typer.main import get_command
 
 from made_papers import MADE, true_encoders
 from mufin.cli import app, main
-from mufin.config import Config
-from mufin.model.info import differences
+from mufin.config import Config, differences
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))

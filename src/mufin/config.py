@@ -37,6 +37,7 @@ from mufin.settings import (
     Vision,
 )
 
+SHOWN = 12  # changed settings that `repr` shows
 VERSION = 1  # format of the settings; newer versions are rejected
 
 
@@ -109,6 +110,13 @@ class Config(Section):
         reject_ineffective(config, str(path), given)
         return config
 
+    def __repr__(self) -> str:
+        preset, changes = nearest_preset(self)
+        shown = [*changes[:SHOWN], *([f"… {len(changes) - SHOWN} more"] if len(changes) > SHOWN else [])]
+        return f"Config({', '.join([preset, *shown])})"
+
+    __str__ = __repr__
+
     def to_toml(self) -> str:
         """Return all settings as TOML, without those that are None."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
@@ -166,3 +174,27 @@ def _setting_names(values: dict[str, Any]) -> set[str]:
     {'rank.beta'}
     """
     return {f"{section}.{key}" for section, keys in values.items() if isinstance(keys, dict) for key in keys}
+
+
+def nearest_preset(config: Config) -> tuple[str, list[str]]:
+    """Return the preset closest to these settings, and the changes to it."""
+    options = {name: differences(config, Config.preset(name)) for name in PRESETS}
+    name = min(options, key=lambda name: len(options[name]))
+    return name, options[name]
+
+
+def differences(config: Config, base: Config) -> list[str]:
+    """List the settings that differ from `base`, in the form that `--set` accepts.
+
+    >>> differences(Config().override(["rank.beta=0.5"]), Config())
+    ['rank.beta=0.5']
+    """
+    new, old = _flat(config.model_dump()), _flat(base.model_dump())
+    return [f"{name}={value}" for name, value in new.items() if value != old[name]]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

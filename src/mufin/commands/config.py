@@ -72,8 +72,7 @@ def _explain_settings(name: str | None) -> None:
 
 def _list_settings() -> None:
     """Print the settings in which presets differ from the paper, and those that variants change."""
-    from mufin.config import Config
-    from mufin.model.info import differences
+    from mufin.config import Config, differences
     from mufin.presets import PRESETS, VARIANTS
 
     typer.echo("Presets")

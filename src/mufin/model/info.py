@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from mufin.config import Config
+from mufin.config import Config, nearest_preset
 from mufin.errors import ConfigError, ModelError
 from mufin.files.folder import RECOVERY_HINT, check_part
 from mufin.model.manifest import read_model_manifest
-from mufin.presets import PRESETS
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -68,30 +67,6 @@ def _count_points(path: Path) -> int:
             return int(file.get_slice("offsets").get_shape()[0]) - 1
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
-
-
-def nearest_preset(config: Config) -> tuple[str, list[str]]:
-    """Return the preset closest to these settings, and the changes to it."""
-    options = {name: differences(config, Config.preset(name)) for name in PRESETS}
-    name = min(options, key=lambda name: len(options[name]))
-    return name, options[name]
-
-
-def differences(config: Config, base: Config) -> list[str]:
-    """List the settings that differ from `base`, in the form that `--set` accepts.
-
-    >>> differences(Config().override(["rank.beta=0.5"]), Config())
-    ['rank.beta=0.5']
-    """
-    new, old = _flat(config.model_dump()), _flat(base.model_dump())
-    return [f"{name}={value}" for name, value in new.items() if value != old[name]]
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _quantiles(alpha: npt.NDArray[np.float32]) -> dict[str, float]:
