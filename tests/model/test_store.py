@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import stat
 import subprocess
@@ -576,3 +578,27 @@ def test_large_arrays_are_mapped_and_not_read(saved: Path, tiny_config: Config, 
     grown, count = map(int, done.stdout.split())
     assert count == n
     assert grown < size / 4, f"{grown >> 20} MB more in memory for {size >> 20} MB of files"
+
+
+# -- pickle -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_model_is_pickled_as_its_folder(exact: bool, tiny_model: Mufin, tmp_path: Path) -> None:
+    save(tiny_model, tmp_path / "run")
+    model = load(tmp_path / "run", exact=exact)
+    model.add_labels(Item("new", ["a new thing"]))
+    model.remove_labels("q-red")
+    wanted = model.recommend(ASKED, k=9)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert again.recommend(ASKED, k=9) == wanted
+        assert (again.exact, again.saved) == (exact, model.saved)
+        again.remove_labels("new")  # is a model of its own
+    assert model.recommend(ASKED, k=9) == wanted
+    save(again, tmp_path / "run")  # the folder is still the one that it came from
+    with pytest.raises(ModelError, match="changed by another program"):
+        save(model, tmp_path / "run")
+
+
+def test_a_shallow_copy_shares_its_parts(tiny_model: Mufin) -> None:
+    assert vars(copy.copy(tiny_model)) == vars(tiny_model)

@@ -17,10 +17,12 @@ Files are named by content, and `mufin.json` is replaced last: readers see the o
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -262,6 +264,33 @@ def _read_signals(
     files: Files, known: Known, signals: Sequence[Signal], device: torch.device
 ) -> tuple[Signal, ...]:
     return tuple(signal.load(files, known).to(device) for signal in signals)
+
+
+def _pickled(model: Mufin) -> tuple[Any, ...]:
+    """Reduce a model to the files of its folder: the fast forms of encoders cannot be pickled."""
+    with TemporaryDirectory(prefix="mufin-pickle-") as name:
+        folder = Path(name)
+        save(copy(model), folder)
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+    device = "cpu" if model.labels.alive.device.type == "cpu" else "auto"
+    return _unpickled, (files, model.exact, device, model.saved)
+
+
+def _unpickled(files: dict[str, bytes], exact: bool, device: str, saved: dict[Path, Any]) -> Mufin:
+    with TemporaryDirectory(prefix="mufin-pickle-", ignore_cleanup_errors=True) as name:
+        for path, encoded in files.items():
+            (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(name) / path).write_bytes(encoded)
+        model = load(name, device, exact)
+    model.saved = saved
+    return model
+
+
+copyreg.pickle(Mufin, _pickled)
 
 
 def pick_device(name: str) -> torch.device:
