@@ -27,7 +27,7 @@ STAGES = [
     ["signals"],
     ["model"],
     ["train"],
-    ["evaluate", "serve"],
+    ["evaluate", "serve", "sklearn"],
     ["commands"],
     ["cli"],
     ["__main__"],
