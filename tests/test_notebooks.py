@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
+import nbformat
 import numpy as np
+from nbclient import NotebookClient
 
 import mufin
 from made import picture
@@ -103,3 +106,27 @@ def test_hits_as_html(tiny_model: Mufin, shop: Catalogue) -> None:
     assert many.seen.count("tr") == 1 + 10
     assert "… and 20 more rows" in many.text
     assert "similarity" in checked(tiny_model.explain(shop.items[0], "q-red")).text
+
+
+def test_progress_bars_are_updated_in_place() -> None:
+    """In a real kernel: one bar per task, and none for tasks that take no time."""
+    code = [
+        "import time\nfrom mufin.progress import Progress",
+        "with Progress().task('Encoding <a>', 20) as task:\n"
+        "    for _ in range(20):\n        time.sleep(0.05)\n        task.advance(1, loss=0.5)",
+        "with Progress().task('Fast', 20) as task:\n    task.advance(20)",
+        "from mufin import Item\nItem('a', ['desk'])",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in code])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the packages of Jupyter
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    _, slow, fast, item = (cell.outputs for cell in notebook.cells)
+    (bar,) = slow
+    assert bar.output_type == "display_data"
+    assert bar.data["text/html"].startswith(
+        '<progress value="20" max="20"></progress> Encoding &lt;a&gt;: 20/20'
+    )
+    assert "loss 0.5" in bar.data["text/plain"]
+    assert fast == []
+    assert item[0].data["text/html"] == "<div><b>a</b> <div>desk</div></div>"

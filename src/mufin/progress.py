@@ -1,4 +1,4 @@
-"""Show progress: bars with an ETA on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Show progress: bars on a terminal and in notebooks, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from html import escape
+from typing import Any, Protocol
 
 
 class Task(Protocol):
@@ -30,7 +31,7 @@ class Progress:
             with _bar(name, total) as bar:
                 yield bar
         else:
-            lines = _LineTask(name, total)
+            lines = (_NotebookTask if _in_notebook() else _LineTask)(name, total)
             yield lines
             lines.end()
 
@@ -50,6 +51,8 @@ class _LineTask:
     The remaining time is estimated from the pace since the last line: images take longer than texts.
     """
 
+    every = 10.0  # seconds between lines
+
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total, self.done, self.done_at_print = name, total, 0, 0
         self.started = self.printed_at = time.monotonic()
@@ -59,18 +62,44 @@ class _LineTask:
         self.done += n
         self.shown |= shown
         now = time.monotonic()
-        if now - self.printed_at >= 10 and self.done > self.done_at_print:
+        if now - self.printed_at >= self.every and self.done > self.done_at_print:
             left = (now - self.printed_at) / (self.done - self.done_at_print) * (self.total - self.done)
             self._print(f"{self.done}/{self.total}, {left:.0f} s left")
             self.printed_at, self.done_at_print = now, self.done
 
     def end(self) -> None:
         took = time.monotonic() - self.started
-        if took >= 2:
+        if took >= 2 or self.printed_at > self.started:
             self._print(f"{self.done}/{self.total} in {took:.0f} s")
 
     def _print(self, text: str) -> None:
-        print(f"{self.name}: {text}{_fields(self.shown)}", file=sys.stderr, flush=True)
+        self._show(f"{self.name}: {text}{_fields(self.shown)}")
+
+    def _show(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+class _NotebookTask(_LineTask):
+    """Show a bar below a notebook cell and update it in place."""
+
+    every = 0.3
+    bar: Any = None
+
+    def _show(self, line: str) -> None:
+        from IPython.display import display
+
+        html = f'<progress value="{self.done}" max="{self.total}"></progress> {escape(line)}'
+        shown = {"text/plain": line, "text/html": html}
+        if self.bar is None:
+            self.bar = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self.bar.update(shown, raw=True)
+
+
+def _in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this program, so that output can be updated in place."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def _fields(shown: dict[str, float]) -> str:
