@@ -50,6 +50,36 @@ def test_the_empty_page_invites(open_page: Callable[..., Page]) -> None:
     page.get_by_role("heading", name="Try it out.").wait_for()
 
 
+@pytest.mark.parametrize("phone", [False, True])
+def test_the_cards_fill_their_rows(open_page: Callable[..., Page], phone: bool) -> None:
+    page = open_page(phone=phone)
+    page.locator(".tiles a").first.wait_for()
+    lefts = page.locator(".tiles li").evaluate_all("all => all.map((it) => it.getBoundingClientRect().left)")
+    assert len(lefts) in (4, 8, 12)
+    assert len(lefts) % len({*lefts}) == 0
+
+
+def test_an_unlikely_first_label_is_called_not_good(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    page.get_by_role("heading", name="Try it out.").wait_for()
+    said = 0
+    for words in ("red circle 4", "red square", "xyzzy qwrtz", "seven of nine"):
+        page.locator("#asked").fill(words)
+        with page.expect_response("**/v1/recommend") as answered:
+            page.get_by_role("button", name="Rank labels").click()
+        probability = answered.value.json()["results"][0]["hits"][0]["probability"]
+        page.wait_for_url(f"**text={words.replace(' ', '+')}")
+        expect(page.locator(".results")).not_to_have_attribute("aria-busy", "true")
+        notice = page.locator(".notice.unsure")
+        expect(notice).to_have_count(int(probability < 0.2))
+        if probability < 0.2:
+            said += 1
+            assert names(page)[0] in notice.inner_text()
+            assert notice.bounding_box()["y"] < page.locator(".hit").first.bounding_box()["y"]  # type: ignore[index]
+            assert page.locator("#say").inner_text().startswith("No good label.")
+    assert 0 < said < 4, "both kinds occur"
+
+
 def test_an_item_is_found_while_typing(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.get_by_role("combobox", name="What should be labelled?").type("BLUE circle 4")
@@ -227,7 +257,7 @@ def test_a_busy_server_is_asked_again(open_page: Callable[..., Page]) -> None:
     assert "Retrying in" in page.locator(".notice.busy").inner_text()
     assert "The server is busy" in page.locator("#say").inner_text()
     assert len(names(page)) == 10
-    assert page.locator(".notice").count() == 0
+    assert page.locator(".notice.busy").count() == 0
 
 
 def test_a_server_that_is_away_is_waited_for(open_page: Callable[..., Page]) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
+
+import mufin
 
 pytest_plugins = ["browsing"]
 
@@ -49,6 +53,16 @@ def test_a_phone_shows_everything_in_its_width(open_page: Callable[..., Page], v
             .filter(([, height]) => height < 24)"""
     )
     assert small == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hints_fit_a_touch_screen(open_page: Callable[..., Page], view: str) -> None:
+    address, ready = VIEWS[view]
+    page = open_page(address, phone=True)
+    page.locator(ready).first.wait_for()
+    assert not re.search(
+        r"\b(drop|paste|hover|ctrl|arrow keys?|click)\b", page.locator("body").inner_text(), re.I
+    )
 
 
 def test_a_phone_opens_a_sheet(open_page: Callable[..., Page]) -> None:
@@ -130,3 +144,37 @@ def test_nothing_comes_from_elsewhere(open_page: Callable[..., Page], site: str)
     page.locator(".label-row").first.wait_for()
     assert asked
     assert [url for url in asked if not url.startswith((site, "blob:", "data:"))] == []
+
+
+# Machado, Oliveira & Fernandes (2009), severity 1, for linear RGB; and Björn Ottosson's OKLab.
+VISION = {
+    "full": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+    "deuteranopia": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "tritanopia": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
+}
+CONES = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+
+
+def linear(colours: list[str]) -> np.ndarray:
+    values = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in colours])
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_of_the_map_are_told_apart_by_everybody(scheme: int) -> None:
+    folder = Path(str(mufin.__file__)).parent / "serve" / "page"
+    groups = re.findall(r"\.g\d .*light-dark\((#\w+), (#\w+)\)", (folder / "map.css").read_text("utf-8"))
+    card = re.search(r"--card: light-dark\((#\w+), (#\w+)\)", (folder / "base.css").read_text("utf-8"))
+    assert card
+    colours, (ground,) = linear([group[scheme] for group in groups]), linear([card[scheme + 1]])
+    assert len(colours) == 6
+    luminance = [0.2126, 0.7152, 0.0722]
+    for colour in colours:
+        dark, light = sorted([colour @ luminance + 0.05, ground @ luminance + 0.05])
+        assert light / dark >= 3  # WCAG's contrast of graphics
+    for matrix in VISION.values():
+        seen = np.cbrt(np.clip(colours @ np.array(matrix).T, 0, 1) @ np.array(CONES).T) @ np.array(LAB).T
+        apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1)[~np.eye(6, dtype=bool)]
+        assert apart.min() > 0.15  # just noticeable is about 0.02

@@ -167,13 +167,24 @@ def test_clusters_have_names_of_their_own_words() -> None:
     centres = np.eye(3, 8, dtype=np.float32)
     vectors = np.repeat(centres, 12, 0) + 0.05 * random.normal(size=(36, 8)).astype(np.float32)
     texts = [f"{word} number {n}" for word in words for n in range(12)]
-    numbers, names = by_cluster(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), texts)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    numbers, names = by_cluster(unit, texts, np.ones(36, np.int64))
     for number, text in zip(numbers, texts, strict=True):
         own = text.split()[0]
         assert own in names[number]
     assert len({*names}) == len(names)
     numbers, names = by_category([f"c{n}" for n in range(40)] + ["c0"])
     assert (len(names), names[0], names[-1]) == (12, "c0", "other")
+
+
+def test_names_of_clusters_are_frequent_words_that_mean_something() -> None:
+    from mufin.serve.layout import typical_words
+
+    texts = ["gloves for builders", "boots for builders", "builder's hat for the site", "builders gloves"]
+    texts += ["cups for children", "plates for children", "a spoon for children", "child's cup"]
+    numbers = np.repeat([0, 1], 4)
+    names = typical_words(texts, numbers, np.ones(8, np.float32))
+    assert names == ["builders, gloves", "children, cup"]  # neither "for" nor "builder" beside "builders"
 
 
 def test_lines_of_the_log() -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 TSNE_MIN_VECTORS, TSNE_MAX_VECTORS = 10, 20_000  # beyond 20,000, t-SNE takes minutes
-TSNE_ITERATIONS = 750
+TSNE_ITERATIONS, TSNE_ANGLE = 500, 0.8  # 750 and 0.5 take twice as long, for no better neighbourhoods
 
 
 def project_2d(vectors: Floats, on_progress: Callable[[float], None] | None = None) -> tuple[Floats, str]:
@@ -29,7 +29,7 @@ def project_2d(vectors: Floats, on_progress: Callable[[float], None] | None = No
         return _fit_to_square(start), "PCA"
     tsne = TSNE(
         2, perplexity=min(30.0, (len(vectors) - 1) / 4), metric="cosine", max_iter=TSNE_ITERATIONS,
-        random_state=0, init=start / max(float(start[:, 0].std()), 1e-9) * 1e-4,
+        angle=TSNE_ANGLE, random_state=0, init=start / max(float(start[:, 0].std()), 1e-9) * 1e-4,
         verbose=0 if on_progress is None else 2, n_jobs=1,
     )  # fmt: skip
     with nullcontext() if on_progress is None else redirect_stdout(_ProgressParser(on_progress)):

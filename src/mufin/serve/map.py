@@ -160,7 +160,7 @@ def _grouped(state: State, rows: np.ndarray, vectors: np.ndarray, points: np.nda
     if "category" in table.column_names and table.column("category").null_count < len(table):
         numbers, names = by_category(table.column("category").take(rows).to_pylist())
     else:
-        numbers, names = by_cluster(vectors, _texts(state, rows))
+        numbers, names = by_cluster(vectors, _texts(state, rows), state.labels.frequency.cpu().numpy()[rows])
     ids = state.labels.items.ids.take(rows).to_pylist()
     values = zip(points.round(4).tolist(), numbers.tolist(), strict=True)
     return Places({id: (x, y, g) for id, ((x, y), g) in zip(ids, values, strict=True)}, names, how)

@@ -20,7 +20,7 @@ export function addForm(model, onAdded) {
     h("small", {}, "This server needs a token for changes. It is kept until you close the tab."));
   const button = h("button", { type: "submit" }, icon("plus"), "Add label");
 
-  const form = h("form", { class: "card add", "aria-labelledby": "add-title", onsubmit: submit },
+  const form = h("form", { id: "add-label", class: "card add", "aria-labelledby": "add-title", onsubmit: submit },
     h("h2", { id: "add-title" }, "Add a label"),
     h("p", {}, "It can be recommended immediately, without training."),
     h("p", { class: "field" }, h("label", { for: "new-texts" }, "Texts, one per line"), words),
@@ -61,6 +61,7 @@ export function addForm(model, onAdded) {
       render();
       onAdded(...added);
     } catch (error) {
+      if (error.status === 409 && error.detail.includes("exists already")) error.title = "This id is taken";
       showError(notices, error);
       tokenNeeded(error);
     } finally {

@@ -10,6 +10,12 @@
  * @typedef {{id: string, text: string, texts: string[], images: number, split: string, labels: {id: string, text: string}[]}} Item
  */
 
+/** What an error of the service means, in words for its users. */
+const TITLES = {
+  401: "A token is needed", 403: "Changes are not allowed", 404: "Not found", 408: "The request came too slowly",
+  409: "This cannot be changed now", 413: "This is too large", 415: "This cannot be read", 422: "This cannot be used",
+};
+
 /** An error that the service reports. */
 export class Problem extends Error {
   constructor(status, title, detail, retryAfter) {
@@ -45,7 +51,7 @@ async function call(method, path, { body, signal, writes = false } = {}) {
   const found = await answer.json().catch(() => ({}));
   if (answer.ok) return answer.status === 202 ? { ...found, pending: true } : found;
   const wait = Number(answer.headers.get("Retry-After"));
-  throw new Problem(answer.status, found.title ?? answer.statusText, found.detail ?? "", wait > 0 ? wait : null);
+  throw new Problem(answer.status, TITLES[answer.status] ?? found.title ?? answer.statusText, found.detail ?? "", wait > 0 ? wait : null);
 }
 
 const path = (...parts) => ["v1", ...parts.map((part) => encodeURIComponent(part))].join("/");

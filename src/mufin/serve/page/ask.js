@@ -1,7 +1,7 @@
 // The Ask view: rank labels for the query in the address.
 
 import { getItem, recommend } from "./api.js";
-import { count, h, say } from "./dom.js";
+import { count, h, onTouch, say } from "./dom.js";
 import { invitation, randomItem } from "./empty.js";
 import { hitList, skeleton } from "./hits.js";
 import { closePanel, openPanel } from "./panel.js";
@@ -54,7 +54,7 @@ export function askView(root, model) {
     subject.replaceChildren();
     if (query.id === undefined && !query.texts.length && !query.pictures.length) {
       results.replaceChildren(invitation(model));
-      if (params.get("pictures")) showError(notices, { title: "The images are missing", message: "A link holds texts, not images. Drop them again." });
+      if (params.get("pictures")) showError(notices, { title: "The images are missing", message: `A link holds texts, not images. ${onTouch() ? "Add" : "Drop"} them again.` });
       else notices.replaceChildren();
       return false;
     }
@@ -68,7 +68,8 @@ export function askView(root, model) {
       hits = new Map(found.hits.map((hit) => [hit.label, hit]));
       const options = { truth: item?.labels ?? null, k, kMax: model.k_max, onK: (n) => change({ k: n, label: null }), onOpen: (label) => change({ label }) };
       results.replaceChildren(...hitList(found, options));
-      say(`${count(found.hits.length, "label")}. First: ${found.hits.slice(0, 3).map((hit) => hit.text).join(", ")}.`);
+      const unsure = results.querySelector(".unsure strong") ? "No good label. " : "";
+      say(`${unsure}${count(found.hits.length, "label")}. First: ${found.hits.slice(0, 3).map((hit) => hit.text || hit.label).join(", ")}.`);
       return true;
     } catch (error) {
       if (signal.aborted) return false;

@@ -21,6 +21,9 @@ export function h(tag, properties = {}, ...children) {
 
 const asChild = (child) => (child instanceof Node ? child : String(child));
 
+/** Whether the user points with a finger, so that nothing can be hovered over. */
+export const onTouch = () => matchMedia("(hover: none)").matches;
+
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** Announce a text to screen readers. */

@@ -1,10 +1,10 @@
 // The Ask view without a query: an invitation with examples to click.
 
 import { getItems, getLabels, itemImage } from "./api.js";
-import { h } from "./dom.js";
+import { h, onTouch } from "./dom.js";
 import { address } from "./route.js";
 
-const EXAMPLES = 12;
+const EXAMPLES = [12, 8, 4]; // so many fill their rows; see .tiles
 
 /** A random item, from the test split if there is one: it has known labels, and the model was not trained on it. */
 export async function randomItem(model, signal) {
@@ -17,7 +17,8 @@ export async function randomItem(model, signal) {
 
 export function invitation(model) {
   const examples = h("div", { class: "examples" });
-  const sees = { text: "Type a few words", image: "Drop an image" }[model.modalities] ?? "Type a few words, drop an image";
+  const put = onTouch() ? "add" : "drop";
+  const sees = { text: "Type a few words", image: `${onTouch() ? "Add" : "Drop"} an image` }[model.modalities] ?? `Type a few words, ${put} an image`;
   const pick = model.catalogue ? ", or pick one of these" : "";
   fill(examples, model).catch(() => examples.replaceChildren()); // the page works without examples
   return h("div", { class: "invitation" },
@@ -28,11 +29,15 @@ export function invitation(model) {
 
 async function fill(host, model) {
   if (!model.catalogue) return host.replaceChildren(await words(model));
-  host.replaceChildren(h("ul", { class: "tiles", "aria-hidden": "true" }, ...Array.from({ length: EXAMPLES }, () => h("li", {}))));
-  // Draw each separately: adjacent items of a catalogue are often similar.
-  const drawn = await Promise.all(Array.from({ length: EXAMPLES }, () => randomItem(model)));
-  const unique = new Map(drawn.filter(Boolean).map((item) => [item.id, item]));
-  host.replaceChildren(h("ul", { class: "tiles", "aria-label": "Items to try" }, ...[...unique.values()].map(tile)));
+  host.replaceChildren(h("ul", { class: "tiles", "aria-hidden": "true" }, ...Array.from({ length: EXAMPLES[0] }, () => h("li", {}))));
+  const unique = new Map();
+  // Draw each separately: adjacent items of a catalogue are often similar. Draw again if some came twice.
+  for (let round = 0; round < 3 && unique.size < EXAMPLES[0]; round++) {
+    const drawn = await Promise.all(Array.from({ length: EXAMPLES[0] }, () => randomItem(model)));
+    for (const item of drawn) if (item) unique.set(item.id, item);
+  }
+  const shown = EXAMPLES.find((n) => n <= unique.size) ?? unique.size;
+  host.replaceChildren(h("ul", { class: shown < EXAMPLES[0] ? "tiles few" : "tiles", "aria-label": "Items to try" }, ...[...unique.values()].slice(0, shown).map(tile)));
 }
 
 function tile(item) {

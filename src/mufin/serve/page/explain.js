@@ -55,7 +55,7 @@ function facts(label, found) {
     label.images > 0 && h("img", { src: labelImage(label.id), alt: "" }),
     h("div", {},
       ...others.map((text) => h("p", {}, text)),
-      h("p", { class: "meta" }, [label.id, label.category, seen].filter(Boolean).join(" · ")),
+      h("p", { class: "meta" }, [label.text && label.text !== label.id && label.id, label.category, seen].filter(Boolean).join(" · ")),
       h("p", { class: "links" },
         label.text && h("a", { href: address("ask", { text: label.text }) }, "Use as query"),
         h("a", { href: address("map", { label: label.id }) }, "Show on the map"))));

@@ -5,6 +5,8 @@ import { legend, probabilityBar } from "./bars.js";
 import { count, h, icon, percent } from "./dom.js";
 import { address } from "./route.js";
 
+const GOOD = 0.2; // a probability below which even the first label is wrong four times out of five
+
 /**
  * @param {{hits: import("./api.js").Hit[], took: number}} result
  * @param {{truth: {id: string, text: string}[] | null, k: number, kMax: number, onK: (k: number) => void, onOpen: (label: string) => void}} options
@@ -15,11 +17,16 @@ export function hitList(result, { truth, k, kMax, onK, onOpen }) {
   const list = h("ol", { class: pictured ? "hits pictured" : "hits", onkeydown: moveFocus }, ...hits.map((hit, i) => row(hit, i, onOpen)));
   const parts = [heading(result, truth, k, kMax, onK)];
   if (!hits.length) parts.push(h("p", { class: "nothing" }, "No labels to show."));
-  else parts.push(legend(hits), list);
+  else parts.push(hits[0].probability < GOOD && noGoodLabel(hits[0]), legend(hits), list);
   const missed = missing(hits, truth);
   if (missed) parts.push(missed);
-  return parts;
+  return parts.filter(Boolean);
 }
+
+/** @param {import("./api.js").Hit} first */
+const noGoodLabel = (first) =>
+  h("div", { class: "notice unsure" }, h("strong", {}, "No good label"),
+    h("p", {}, `Even the first one, “${first.text || first.label}”, is only ${percent(first.probability)} likely to be relevant.`));
 
 function heading({ hits, took }, truth, k, kMax, onK) {
   const right = hits.filter((hit) => hit.relevant).length;

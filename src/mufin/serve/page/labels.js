@@ -20,13 +20,21 @@ export function labelsView(root, model, onWrite) {
   const list = h("ul", { class: "label-list" });
   const pages = h("nav", { class: "pages", "aria-label": "Pages" });
   const adding = model.writable ? addForm(model, added) : null;
+  // On narrow screens the form is above the list, and hidden until asked for.
+  const toAdd = h("button", { type: "button", class: "quiet to-add", "aria-expanded": "false", "aria-controls": "add-label", onclick: toggle }, icon("plus"), "Add a label");
+  function toggle() {
+    const open = root.classList.toggle("adding");
+    toAdd.setAttribute("aria-expanded", String(open));
+    if (open) adding.form.querySelector("textarea").focus();
+  }
   root.replaceChildren(
     h("div", { class: "labels-main" },
-      h("h1", {}, "Labels"),
+      h("div", { class: "labels-head" }, h("h1", {}, "Labels"), adding && toAdd),
       h("label", { for: "find", class: "unseen" }, "Find a label"), search,
       notices, total, list, pages),
     adding?.form ?? h("aside", { class: "card" }, h("h2", {}, "Add a label"), h("p", {}, "This server is read-only. To add labels, start it with a token (MUFIN_TOKEN).")));
 
+  const names = new Map(); // texts of the labels on the page
   let running = null;
   let listed = null;
 
@@ -39,7 +47,7 @@ export function labelsView(root, model, onWrite) {
       load(params);
     }
     const label = params.get("label");
-    if (label) openPanel({ label, query: null, hit: null });
+    if (label) openPanel({ label, text: names.get(label), query: null, hit: null });
     else closePanel();
   }
 
@@ -66,12 +74,13 @@ export function labelsView(root, model, onWrite) {
   /** @param {import("./api.js").Label} label */
   function row(label) {
     const name = label.text || label.id;
+    names.set(label.id, label.text);
     return h("li", {},
       h("button", { type: "button", class: "label-row", "aria-haspopup": "dialog", onclick: () => change({ label: label.id }) },
         label.images > 0 && h("img", { src: labelImage(label.id), alt: "", loading: "lazy" }),
         h("span", { class: "name" }, name),
         label.added && h("span", { class: "badge" }, "new"),
-        h("span", { class: "meta" }, label.added && !label.frequency ? label.id : count(label.frequency, "example"))),
+        h("span", { class: "meta" }, label.added && !label.frequency ? label.text && label.text !== label.id && label.id : count(label.frequency, "example"))),
       model.writable && h("button", { type: "button", class: "remove", "aria-label": `Remove ${name}`, onclick: () => remove(label) }, icon("bin")));
   }
 

@@ -2,7 +2,7 @@
 
 import { getMap } from "./api.js";
 import { camera } from "./camera.js";
-import { count, debounced, h, icon, say } from "./dom.js";
+import { count, debounced, h, icon, onTouch, say } from "./dom.js";
 import { steer } from "./gestures.js";
 import { plot } from "./plot.js";
 import { closePanel, openPanel } from "./panel.js";
@@ -12,6 +12,7 @@ import { change } from "./route.js";
 
 const MAX_LISTED = 40; // labels in the list beside the map
 const HELP = "Arrow keys pan, plus and minus zoom, 0 shows all, Enter opens the label in the centre.";
+const TOUCH_HELP = "Drag to pan, pinch to zoom, tap a point to open its label.";
 
 /** @param {HTMLElement} root */
 export function mapView(root) {
@@ -20,6 +21,7 @@ export function mapView(root) {
   const tip = h("p", { class: "tip", hidden: true, "aria-hidden": "true" });
   const groups = h("ul", { class: "groups", "aria-label": "Groups" });
   const title = h("h2", {}, "In view");
+  const listed = h("p", { class: "meta listed" });
   const inView = h("ul", { class: "in-view" });
   const search = h("input", { id: "on-map", type: "search", autocomplete: "off", placeholder: "Find on the map",
     oninput: debounced(() => !root.hidden && change({ q: search.value.trim() }, { replace: true }), 200) });
@@ -30,9 +32,9 @@ export function mapView(root) {
       h("div", { class: "map-box" }, canvas, tip,
         h("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
           tool("plus", "Zoom in", () => view?.zoom(1.6)), tool("minus", "Zoom out", () => view?.zoom(1 / 1.6)), tool("whole", "Show all", () => view?.reset())),
-        h("p", { id: "map-help", class: "hint" }, HELP))),
+        h("p", { id: "map-help", class: "hint" }, onTouch() ? TOUCH_HELP : HELP))),
     h("aside", { class: "map-side" },
-      h("h1", {}, "Map"), h("label", { for: "on-map", class: "unseen" }, "Find on the map"), search, found, groups, title, inView));
+      h("h1", {}, "Map"), h("label", { for: "on-map", class: "unseen" }, "Find on the map"), search, found, groups, title, listed, inView));
 
   let points = null;
   let view = null; // the camera
@@ -49,7 +51,7 @@ export function mapView(root) {
     find(params.get("q") ?? "");
     const label = params.get("label");
     chosen = label === null ? -1 : points.label.indexOf(label);
-    if (label) openPanel({ label, query: null, hit: null });
+    if (label) openPanel({ label, text: points.text[chosen], query: null, hit: null });
     else closePanel();
     if (chosen >= 0) view.reveal(points.x[chosen], points.y[chosen]);
     draw();
@@ -121,7 +123,9 @@ export function mapView(root) {
   const list = debounced(() => {
     if (root.hidden || !points) return;
     const rows = view.visible().filter((row) => (!matches || matches.has(row)) && (only === null || points.group[row] === only));
-    title.textContent = rows.length > MAX_LISTED ? `In view: ${MAX_LISTED} of ${rows.length.toLocaleString("en")}` : `In view: ${rows.length}`;
+    const part = [only !== null && points.groups[only], matches && "found"].filter(Boolean).join(", ");
+    title.textContent = `In view: ${count(rows.length, "label")}${part && ` (${part})`}`;
+    listed.textContent = rows.length > MAX_LISTED ? `The ${MAX_LISTED} nearest to the centre; zoom in to list others.` : "";
     inView.replaceChildren(...rows.slice(0, MAX_LISTED).map((row) =>
       h("li", {}, h("button", { type: "button", "aria-haspopup": "dialog", onclick: () => open(row) }, points.text[row] || points.label[row]))));
   }, 150);

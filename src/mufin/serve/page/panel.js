@@ -12,7 +12,7 @@ let opener = null;
 let silent = false; // closed by the page, not by the user: the address is already up to date
 
 /**
- * @param {{label: string, query: import("./api.js").Query | null, hit: import("./api.js").Hit | null}} subject
+ * @param {{label: string, text?: string, query: import("./api.js").Query | null, hit: import("./api.js").Hit | null}} subject
  */
 export function openPanel(subject) {
   const key = JSON.stringify([subject.label, subject.query, subject.hit?.score]);
@@ -21,7 +21,7 @@ export function openPanel(subject) {
   if (!dialog.contains(document.activeElement)) opener = document.activeElement;
   running?.abort();
   running = new AbortController();
-  const title = h("h2", { id: "panel-title", tabindex: -1 }, subject.hit?.text || subject.label);
+  const title = h("h2", { id: "panel-title", tabindex: -1 }, subject.hit?.text || subject.text || subject.label);
   const body = h("div", { class: "panel-body" });
   const close = h("button", { type: "button", class: "remove", "aria-label": "Close", onclick: () => dialog.close() }, icon("close"));
   dialog.replaceChildren(h("header", {}, title, close), body);

@@ -105,7 +105,7 @@ export function itemCard(item, onClear) {
     h("div", { class: "words" },
       h("h2", {}, first || item.id),
       ...others.map((text) => h("p", {}, text)),
-      h("p", { class: "meta" }, `${item.id} · ${item.split === "train" ? "used in training" : "not used in training"}`),
+      h("p", { class: "meta" }, [first && first !== item.id && item.id, item.split === "train" ? "used in training" : "not used in training"].filter(Boolean).join(" · ")),
       item.labels.length > 0 && h("p", { class: "meta" }, `${count(item.labels.length, "known label")}`)),
     h("button", { type: "button", class: "remove", "aria-label": "Clear the item", onclick: onClear }, icon("close")));
 }
