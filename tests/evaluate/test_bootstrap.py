@@ -89,6 +89,21 @@ def test_p_is_uniform_where_nothing_differs():
     assert 8 <= small <= 34
 
 
+@pytest.mark.parametrize("samples", [79, 80, 200, 999, 1000])
+def test_an_interval_excludes_zero_exactly_if_p_is_below_5_percent(samples: int):
+    rng = np.random.default_rng(samples)
+    names = tuple(f"m{i}" for i in range(300))
+    base = rng.random((25, 300))
+    run = base + np.linspace(-0.4, 0.4, 300) * rng.random((25, 300)) + 0.2 * rng.normal(size=(25, 300))
+    run[:, :4] = base[:, :4] + np.array([0.0, 1e-17, 0.5, -0.5])
+    ones = np.ones((25, 300))
+    found = paired(PointMetrics(names, run, ones), PointMetrics(names, base, ones), samples)
+    excluded = [not d.low <= 0 <= d.high for d in found.values()]
+    assert excluded == [d.p < 0.05 for d in found.values()]
+    assert 30 < sum(excluded) < 270
+    assert (found["m0"].p, found["m1"].p) == (1.0, 1.0)
+
+
 def test_runs_on_different_points_cannot_be_paired():
     (first, truth), (second, other) = world(n=20), world(n=30)
     measured = [point_metrics(find_relevant(r, t), np.ones(40)) for r, t in ((first, truth), (second, other))]

@@ -44,9 +44,9 @@ def compare(
 ) -> None:
     """Evaluate several models and test how they differ from the first.
 
-    Each difference has a 95 % confidence interval (paired bootstrap over datapoints) and a two-sided p-value
-    (randomisation test). `*` marks p < 0.05, `**` p < 0.01, `***` p < 0.001; p-values are not corrected for
-    multiple comparisons.
+    Each difference has a 95 % confidence interval and a two-sided p-value, both from one paired bootstrap
+    over datapoints: the interval excludes zero exactly if p < 0.05. `*` marks p < 0.05, `**` p < 0.01, `***`
+    p < 0.001; p-values are not corrected for multiple comparisons.
 
     \b
     Example:

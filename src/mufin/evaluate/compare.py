@@ -81,8 +81,8 @@ def compare(
 ) -> Comparison:
     """Evaluate each model, one in memory at a time, and test its differences from the first.
 
-    Differences have a 95 % paired bootstrap interval and a randomisation p-value, which is not corrected for
-    multiple comparisons.
+    Differences have a 95 % interval and a p-value of one paired bootstrap, not corrected for multiple
+    comparisons.
     """
     points = catalogue.split(split)
     if not len(points):
