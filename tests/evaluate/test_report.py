@@ -13,19 +13,24 @@ import pytest
 import torch
 
 from made import made_shop, picture
-from mufin import Catalogue, Config, Item, Mufin, fit
+from mufin import Catalogue, Config, Item, Mufin, fit, save
+from mufin.cli import main
 from mufin.errors import UsageError
+from mufin.evaluate import metrics
+from mufin.evaluate.baselines import popularity
 from mufin.evaluate.report import SECTIONS, check_report, write_report
 from mufin.evaluate.report.attention import attention_section
 from mufin.evaluate.report.classifiers import adaptation_section, alpha_section, classifiers_section
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.examples import modalities_section
-from mufin.evaluate.report.figures import truncate
-from mufin.evaluate.report.label_noise import truth_probability
+from mufin.evaluate.report.figures import LIGHT, truncate
+from mufin.evaluate.report.label_noise import label_noise_section, truth_probability
 from mufin.evaluate.report.metrics import category_section
-from mufin.evaluate.report.page import Figure, Page, Section, Table, Text
+from mufin.evaluate.report.page import Figure, Gallery, Page, Section, Table, Text
 from mufin.evaluate.score import encode_points, evaluate, predict, score_predictions
+from mufin.presets import PRESETS
 from mufin.progress import Progress
+from mufin.version import VERSION
 
 EVIL = "<script>alert('x')</script> & \"desk\""
 
@@ -125,6 +130,93 @@ def test_figures_and_tables_are_written_beside_the_page(written: Path):
         rows = {row["metric"]: row for row in csv.DictReader(file)}
     assert float(rows["P@1"]["low"]) <= float(rows["P@1"]["value"]) <= float(rows["P@1"]["high"])
     assert rows["coverage@5"]["low"] == "–"
+
+
+def test_the_header_says_what_was_evaluated(
+    shop: Catalogue, tiny_model: Mufin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shop.write(tmp_path / "shop")
+    save(tiny_model, tmp_path / "runs" / "shop-7")
+    page = tmp_path / "r.html"
+    call = ["evaluate", str(tmp_path / "runs" / "shop-7"), str(tmp_path / "shop"), "--report", str(page)]
+    assert main([*call, "--quiet"]) == 0
+    capsys.readouterr()
+    header = page.read_text("utf-8").split("<nav")[0]
+    found = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", header))
+    assert found["run"].startswith("shop-7 (")
+    assert str(tmp_path / "shop") in found["catalogue"]
+    assert "60 items, 7 labels" in found["catalogue"]
+    assert found["preset"].split(",")[0] in PRESETS
+    assert "finetune.epochs=" in found["preset"]
+    assert re.fullmatch(r"\d\d \w+ \d{4}, \d\d:\d\d UTC", found["date"])
+    assert VERSION in found["version"]
+
+
+def test_baselines_stand_beside_the_metrics(written: Path, outfits: tuple[Catalogue, Mufin]):
+    with (written.parent / "report" / "metrics.csv").open(encoding="utf-8") as file:
+        rows = {row["metric"]: row for row in csv.DictReader(file)}
+    catalogue, _ = outfits
+    points, train = catalogue.split("test"), catalogue.split("train")
+    ranked = popularity(train.relevance, len(points), 100, points.exclude)
+    expected = metrics.evaluate(ranked, points.relevance, metrics.propensities(train.relevance))
+    for name in ("P@1", "nDCG@5", "coverage@5"):
+        assert float(rows[name]["Popularity"]) == pytest.approx(expected[name])
+        assert 0 <= float(rows[name]["TF-IDF neighbours"]) <= 100
+
+
+def test_a_likely_missing_label_is_not_called_wrong(written: Path):
+    page = written.read_text("utf-8")
+    section = page.split('id="label-noise"')[1].split("</section>")[0]
+    missing = section.split("Likely wrong:")[0]
+    assert missing.count('class="card') == 2 * missing.count('class="query"')
+    assert missing.count("not in the truth") >= 1
+    assert "✗" not in missing
+    assert '"card bad"' not in missing
+
+
+def test_no_label_is_repeated_in_a_row(outfits: tuple[Catalogue, Mufin]):
+    data = report_data(*outfits)
+    section = label_noise_section(data)
+    galleries = [block for block in section.blocks if isinstance(block, Gallery)]
+    assert galleries
+    for gallery in galleries:
+        first = [row.labels[0].text for row in gallery.rows]
+        assert len({*first}) == len(first)
+        for row in gallery.rows:
+            assert len({(card.text, card.note.split(" · ")[0]) for card in row.labels}) == len(row.labels)
+            assert len({card.text for card in row.labels}) == len(row.labels)
+
+
+def test_every_figure_has_named_axes_and_one_colour_scale(outfits: tuple[Catalogue, Mufin]):
+    from matplotlib.figure import Figure as Canvas
+
+    data = report_data(*outfits)
+    figures = [block for of in SECTIONS for block in of(data).blocks if isinstance(block, Figure)]
+    assert len(figures) >= 7
+    scales = set()
+    for figure in figures:
+        canvas = Canvas(figsize=figure.size, layout="constrained")
+        figure.draw(canvas, LIGHT)
+        bars = [axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]
+        assert len(bars) <= 1
+        for axes in canvas.axes:
+            if axes in bars:
+                continue
+            shared = [axes, *axes.get_shared_x_axes().get_siblings(axes)]
+            assert any(other.get_xlabel() for other in shared), figure.name
+            assert axes.get_ylabel(), figure.name
+            scales |= {image.get_clim() for image in axes.get_images()}
+    assert len(scales) == 1, "heat maps of a section can be compared"
+
+
+def test_empty_sections_are_left_out_with_a_reason(tmp_path: Path):
+    page = Page(
+        "p", [], [Section("a", "A", [Text("no labels")]), Section("b", "B", [Table("t", ["x"], [[1]])])]
+    )
+    page.write(tmp_path / "p.html")
+    written = (tmp_path / "p.html").read_text("utf-8")
+    assert re.findall(r'<section id="([\w-]+)"', written) == ["b", "left-out"]
+    assert "A: no labels" in written
 
 
 def test_the_probability_of_a_truth_is_that_of_its_hit(outfits: tuple[Catalogue, Mufin]):

@@ -73,7 +73,7 @@ def evaluate(
 
             check_report(report)
             model = load_model(run, device, exact)
-            values = write_report(model, catalogue, report, split, a_b, category, progress)
+            values = write_report(model, catalogue, report, split, a_b, category, progress, str(folder))
         else:
             from mufin.evaluate.score import evaluate as evaluate_model
 

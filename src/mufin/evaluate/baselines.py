@@ -7,15 +7,46 @@ Both return label rows (n, k), best first, padded with −1 if fewer than k labe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
 
+from mufin.data.catalogue import Catalogue
+from mufin.data.items import Items
+from mufin.data.split import Split
 from mufin.errors import UsageError
 from mufin.evaluate.per_point import IntArray
 
+_MOST_PAIRS = 200_000_000  # of points compared by words, a minute or two
 _DENSE_CELLS = 1 << 23  # of the largest dense block: 32 MB of float32
+
+
+def baselines(catalogue: Catalogue, points: Split, k: int) -> dict[str, IntArray]:
+    """The labels (n, k) of both baselines by name; without those that these data do not allow.
+
+    Both need the split `train`, other than the one asked for; TF-IDF needs texts and not too many points.
+    """
+    train = catalogue.split("train") if "train" in catalogue.splits else None
+    if train is None or train is points or not len(train):
+        return {}
+    found = {"Popularity": popularity(train.relevance, len(points), k, points.exclude)}
+    if len(train) * len(points) > _MOST_PAIRS:
+        return found
+    known, asked = _texts(catalogue.items, train), _texts(catalogue.items, points)
+    if any(known) and any(asked):
+        near = tfidf_neighbours(known, train.relevance, asked, k, exclude=points.exclude)
+        found["TF-IDF neighbours"] = near
+    return found
+
+
+def _texts(items: Items, points: Split) -> list[str]:
+    """The texts of the items of each datapoint, joined."""
+    texts = items.texts.take(points.members).to_pylist()
+    joined = [" ".join(some or ()).strip() for some in texts]
+    ends = points.offsets.tolist()
+    return [" ".join(joined[a:b]).strip() for a, b in pairwise(ends)]
 
 
 def popularity(train_relevance: csr_matrix, n: int, k: int, exclude: csr_matrix | None = None) -> IntArray:

@@ -15,13 +15,12 @@ from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.data.split import Split
 from mufin.evaluate import metrics
-from mufin.evaluate.baselines import popularity, tfidf_neighbours
+from mufin.evaluate.baselines import baselines
 from mufin.evaluate.score import DEPTH, predict
 from mufin.model.store import load
 from mufin.progress import Progress
 from mufin.train.fit import fit
 
-METHODS = ("Popularity", "TF-IDF neighbours", "MUFIN")
 EXAMPLE_ITEMS = 6
 LABELS_PER_EXAMPLE = 5
 
@@ -54,21 +53,13 @@ def run_demo(catalogue: Catalogue, config: Config, out: Path, progress: Progress
     train, test = catalogue.split("train"), catalogue.split("test")
     predictions = predict(model, catalogue, test, DEPTH, progress)
     progress.say("Baselines …")
-    ranked = dict(zip(METHODS, (*_baselines(catalogue.items, train, test), predictions.labels), strict=True))
+    ranked = {**baselines(catalogue, test, DEPTH), "MUFIN": predictions.labels}
     inverse_propensity = metrics.propensities(train.relevance)
     scores = {
         name: metrics.evaluate(rows, test.relevance, inverse_propensity) for name, rows in ranked.items()
     }
     examples = _examples(catalogue, test, predictions.labels, np.random.default_rng(config.seed))
     return Demo(scores, examples, seconds, predictions.ms_per_point)
-
-
-def _baselines(items: Items, train: Split, test: Split) -> tuple[Ints, Ints]:
-    """The label rows (n, k) of both baselines."""
-    popular = popularity(train.relevance, len(test), DEPTH, test.exclude)
-    texts = [_text(items, row) for row in train.members], [_text(items, row) for row in test.members]
-    near = tfidf_neighbours(texts[0], train.relevance, texts[1], DEPTH, exclude=test.exclude)
-    return popular, near
 
 
 def _examples(catalogue: Catalogue, test: Split, predicted: Ints, rng: np.random.Generator) -> list[Example]:

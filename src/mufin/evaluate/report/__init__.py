@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from mufin.data.catalogue import Catalogue
@@ -25,6 +26,7 @@ from mufin.evaluate.report.metrics import (
 )
 from mufin.evaluate.report.page import Page, Section
 from mufin.evaluate.score import DEPTH, encode_points, predict_from, score_predictions
+from mufin.model.info import nearest_preset
 from mufin.model.mufin import Mufin
 from mufin.progress import Progress
 from mufin.version import VERSION
@@ -55,8 +57,12 @@ def write_report(
     propensity: tuple[float, float] = (0.55, 1.5),
     category: str = "category",
     progress: Progress | None = None,
+    source: str = "",
 ) -> dict[str, float]:
-    """Write the page to `path`, with figures and tables beside it; return the metrics as `evaluate` does."""
+    """Write the page to `path`, with figures and tables beside it; return the metrics as `evaluate` does.
+
+    `source` is the name of the catalogue in the header.
+    """
     check_report(path)
     progress = progress or Progress(quiet=True)
     points = catalogue.split(split)
@@ -73,9 +79,24 @@ def write_report(
         for section in SECTIONS:
             sections.append(section(data))
             task.advance()
-    summary = [
-        ("split", f"{split}, {len(points):,} datapoints"),
-        ("model", f"{len(model.labels):,} labels, D = {model.config.embed.dim}, mufin {VERSION}"),
-    ]
+    summary = _summary(data, split, source)
     Page(f"Evaluation on “{split}”", summary, sections).write(path)
     return score_predictions(predictions, catalogue, points, propensity)
+
+
+def _summary(data: ReportData, split: str, source: str) -> list[tuple[str, str]]:
+    """What was evaluated, on what, when and with which version."""
+    model, catalogue = data.model, data.catalogue
+    folder, saved = next(iter(model.saved.items()), (None, {}))
+    preset, changed = nearest_preset(model.config)
+    trained = saved.get("library", "")
+    size = f"{len(catalogue.items):,} items, {len(catalogue.labels):,} labels"
+    return [
+        ("run", f"{folder.name} ({folder})" if folder else "a model in memory"),
+        ("model", f"{len(model.labels):,} labels, D = {model.config.embed.dim}"),
+        ("preset", f"{preset}, with {', '.join(changed)}" if changed else preset),
+        ("catalogue", f"{source}: {size}" if source else size),
+        ("split", f"{split}, {len(data):,} datapoints"),
+        ("date", f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC"),
+        ("version", f"mufin {VERSION}" + (f", trained with {trained}" if trained else "")),
+    ]

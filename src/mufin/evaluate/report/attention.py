@@ -50,8 +50,12 @@ def attention_section(data: ReportData) -> Section:
     attends = isinstance(data.model.ranker.cross_attention, CrossAttention)
     single = all(_bag_size(data, label) < 2 for _, label in pairs)
     section.blocks.append(Text(_introduction(attends, single, data.model.embedder.raw)))
-    for number, (point, label) in enumerate(pairs, 1):
-        section.blocks.append(_heat_map(data, number, point, label, attends and not single))
+    attends = attends and not single
+    weights = [_weights(data, *pair, attends) for pair in pairs]
+    lowest = 0.0 if attends else min(float(table.min()) for table in weights)
+    scale = lowest, max(float(table.max()) for table in weights)  # the same for all, so that colours compare
+    for number, (pair, table) in enumerate(zip(pairs, weights, strict=True), 1):
+        section.blocks.append(_heat_map(data, number, pair, table, scale, attends))
     return section
 
 
@@ -63,7 +67,8 @@ def _introduction(attends: bool, single: bool, raw: bool) -> str:
         return f"The labels have one descriptor each, which gets all the attention. {cosine}"
     return (
         "Cross-attention: how much each descriptor of the datapoint (rows) attends to each descriptor of the "
-        "label (columns), in the first block, averaged over heads. Each row adds up to 1."
+        "label (columns), in the first block, averaged over heads. Each row adds up to 1. All figures share "
+        "one colour scale."
     )
 
 
@@ -101,8 +106,15 @@ def _weights(data: ReportData, point: int, label: int, attends: bool) -> npt.NDA
     return weights.float().cpu().numpy()[:MAX_DESCRIPTORS, :MAX_DESCRIPTORS]
 
 
-def _heat_map(data: ReportData, number: int, point: int, label: int, attends: bool) -> Figure:
-    weights = _weights(data, point, label, attends)
+def _heat_map(
+    data: ReportData,
+    number: int,
+    pair: tuple[int, int],
+    weights: npt.NDArray[np.float32],
+    scale: tuple[float, float],
+    attends: bool,
+) -> Figure:
+    point, label = pair
     rows, columns = _axis_descriptors(data, point, label, weights.shape)
     names = " + ".join(display_name(data.catalogue.items, row) for row in data.members(point))
     point_name = truncate(names, TITLE_CHARACTERS)
@@ -111,11 +123,11 @@ def _heat_map(data: ReportData, number: int, point: int, label: int, attends: bo
 
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
-        image = axes.imshow(weights, cmap=theme.colormap, aspect="auto")
+        image = axes.imshow(weights, cmap=theme.colormap, aspect="auto", vmin=scale[0], vmax=scale[1])
         canvas.colorbar(image, ax=axes, label=measure.lower(), fraction=0.06, aspect=30, pad=0.02)
         axes.spines[:].set_visible(False)
         _label_axes(axes, rows, columns)
-        _print_values(axes, weights)
+        _print_values(axes, weights, sum(scale) / 2)
 
     size = (min(8.0, 4.4 + 0.9 * len(columns)), 1.8 + 0.5 * len(rows))
     return Figure(
@@ -180,9 +192,8 @@ def _add_thumbnail(axes: Axes, pixels: npt.NDArray[np.uint8], position: int, is_
     axes.add_artist(box)
 
 
-def _print_values(axes: Axes, weights: npt.NDArray[np.float32]) -> None:
+def _print_values(axes: Axes, weights: npt.NDArray[np.float32], middle: float) -> None:
     """Print the value of each cell, light on dark or dark on light."""
-    middle = (float(weights.min()) + float(weights.max())) / 2
     for (row, column), value in np.ndenumerate(weights):
         colour = "#ffffff" if value < middle else "#1c1f23"
         text = f"{value:.2f}".replace("-", "−")

@@ -11,7 +11,7 @@ import torch
 from mufin.data.ragged import Ints
 from mufin.evaluate.bins import POPULARITY_BINS, popularity_bins
 from mufin.evaluate.report.data import ReportData, display_name
-from mufin.evaluate.report.figures import MARKERS, Draw, Theme, clean_axes, hide_axes, truncate
+from mufin.evaluate.report.figures import MARKERS, Draw, Theme, clean_axes, name_axes, truncate
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.score import training_relevance
 from mufin.retrieve.project_2d import Floats, project_2d
@@ -46,7 +46,7 @@ def adaptation_section(data: ReportData) -> Section:
         f"irrelevant hit (w₋){adapted}. Lines connect the vectors of a typical datapoint, the one with the "
         "median distance from x̂¹ to w₊."
     )
-    draw = _draw_vectors(places, _typical(places))
+    draw = _draw_vectors(places, method, _typical(places))
     section.blocks.append(
         Figure("adaptation", caption, f"Scatter plot of {len(vectors)} kinds of vectors.", draw, (8, 4.6))
     )
@@ -84,7 +84,7 @@ def _typical(places: dict[str, Floats]) -> int:
     return int(np.argsort(distance)[len(distance) // 2])
 
 
-def _draw_vectors(places: dict[str, Floats], typical: int) -> Draw:
+def _draw_vectors(places: dict[str, Floats], method: str, typical: int) -> Draw:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         blue, orange, green = theme.series[0], theme.series[1], theme.series[2]
@@ -102,7 +102,7 @@ def _draw_vectors(places: dict[str, Floats], typical: int) -> Draw:
             x, y = points[typical]
             axes.plot([centre[0], x], [centre[1], y], color=theme.text, linewidth=0.9)
             axes.scatter(x, y, s=120, marker=marker, color=colour, edgecolors=theme.text, zorder=3)
-        hide_axes(axes)
+        name_axes(axes, method)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
 
     return draw
@@ -138,13 +138,13 @@ def classifiers_section(data: ReportData) -> Section:
         "classifiers",
         f"{method} of the classifiers w_l of {which} labels, coloured by {grouping}.",
         f"Scatter plot of {len(rows)} points in {len(names)} colours.",
-        _draw_map(points, names, groups),
+        _draw_map(points, method, names, groups),
         (8.0, 6.4),
     )
     return Section("classifiers", "Map of the classifiers", [figure])
 
 
-def _draw_map(points: Floats, names: list[str], groups: Groups) -> Draw:
+def _draw_map(points: Floats, method: str, names: list[str], groups: Groups) -> Draw:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
         for number, name in enumerate(names):
@@ -158,8 +158,8 @@ def _draw_map(points: Floats, names: list[str], groups: Groups) -> Draw:
             axes.scatter(
                 x, y, s=4, color=theme.muted, linewidths=0, rasterized=True, label="others", zorder=0
             )
-        hide_axes(axes)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, markerscale=2.5, fontsize=9)
+        name_axes(axes, method)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, markerscale=2.5, fontsize=9)
 
     return draw
 
@@ -225,6 +225,7 @@ def _draw_alpha(alpha: Floats, by_popularity: list[Floats]) -> Draw:
             part.set(color=theme.text)
         names = ["rarest", *([""] * (POPULARITY_BINS - 2)), "most\npopular"]
         right.set_xticks(range(1, POPULARITY_BINS + 1), names)
+        right.set_xlabel("labels by popularity")
         right.set_ylabel("α")
         right.set_ylim(-0.03, 1.03)
         clean_axes(right, theme, "y")

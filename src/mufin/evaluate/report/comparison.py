@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +28,7 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
     summary = [
         ("datapoints", f"{comparison.points:,}"),
         ("runs", ", ".join(comparison.runs)),
+        ("date", f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC"),
         ("version", f"mufin {VERSION}"),
     ]
     sections = [
@@ -45,7 +47,7 @@ def _metrics(comparison: Comparison) -> Section:
     values = np.array([[run.metrics[name] for name in PLOTTED_METRICS] for run in runs])
     ends = np.array([[run.intervals[name] for name in PLOTTED_METRICS] for run in runs])  # (runs, metrics, 2)
     error = np.stack([values - ends[..., 0], ends[..., 1] - values], axis=1).clip(min=0)
-    draw = _bars(list(comparison.runs), values, PLOTTED_METRICS, "%", error)
+    draw = _bars(list(comparison.runs), values, PLOTTED_METRICS, ("metric", "%"), error)
     return Section(
         "metrics",
         "Metrics",
@@ -70,9 +72,9 @@ def _differences(comparison: Comparison) -> Section:
         section.blocks.append(Table(f"differences-{number}", header, rows))
     section.blocks.append(
         Text(
-            "95 % intervals by paired bootstrap; two-sided p by a randomisation test that swaps the runs' "
-            "predictions at random per datapoint. Neither is corrected for multiple comparisons or includes "
-            "variation between training runs."
+            "95 % intervals and two-sided p-values of one paired bootstrap over datapoints: an interval "
+            "excludes zero exactly if p < 0.05. They are not corrected for multiple comparisons and do not "
+            "include variation between training runs."
         )
     )
     return section
@@ -99,7 +101,7 @@ def _by_category(comparison: Comparison) -> Section:
             "categories",
             f"P@5 of each run by category; the number of datapoints is in parentheses.{more}",
             "Bars of P@5 by category.",
-            _bars(list(comparison.runs), values, ticks, "P@5, %", horizontal=True),
+            _bars(list(comparison.runs), values, ticks, ("category (datapoints)", "P@5, %"), horizontal=True),
             (8.0, 1.1 + 0.22 * len(top) * (len(runs) + 1)),
         ),
         Table("categories", ["category", "labels", "datapoints", *comparison.runs], rows),
@@ -117,7 +119,7 @@ def _by_popularity(comparison: Comparison) -> Section:
         f"Contributions to R@10 by label popularity, in {POPULARITY_BINS} bins with about the same number of "
         "training pairs each. The bars of a run add up to its R@10."
     )
-    draw = _bars(list(comparison.runs), values, ticks, "contribution to R@10, %")
+    draw = _bars(list(comparison.runs), values, ticks, ("labels by popularity", "contribution to R@10, %"))
     return Section(
         "popularity",
         "R@10 by label popularity",
@@ -132,7 +134,7 @@ def _bars(
     runs: Sequence[str],
     values: np.ndarray,
     ticks: Sequence[str],
-    unit: str,
+    axis_names: tuple[str, str],  # of the groups and of the values
     error: np.ndarray | None = None,
     horizontal: bool = False,
 ) -> Draw:
@@ -154,10 +156,12 @@ def _bars(
         if horizontal:
             axes.set_yticks(range(len(ticks)), ticks)
             axes.invert_yaxis()
-            axes.set_xlabel(unit)
+            axes.set_ylabel(axis_names[0])
+            axes.set_xlabel(axis_names[1])
         else:
             axes.set_xticks(range(len(ticks)), ticks)
-            axes.set_ylabel(unit)
+            axes.set_xlabel(axis_names[0])
+            axes.set_ylabel(axis_names[1])
         canvas.legend(loc="outside upper center", ncols=min(3, len(runs)))
         clean_axes(axes, theme, grid)
 

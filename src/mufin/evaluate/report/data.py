@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,21 +107,25 @@ class ReportData:
         names = " + ".join(display_name(self.catalogue.items, row) for row in rows)
         return Card(truncate(names, CARD_CHARACTERS), note, first_image(self.catalogue.items, rows))
 
-    def label_card(self, label: int, relevant: bool | None = None, note: str = "") -> Card:
+    def label_card(self, label: int, relevant: bool | None = None, note: str = "", mark: str = "") -> Card:
         """A label: its name and its first image."""
         labels = self.catalogue.labels
         name = truncate(display_name(labels, label), CARD_CHARACTERS)
-        return Card(name, note, first_image(labels, [label]), relevant)
+        return Card(name, note, first_image(labels, [label]), relevant, mark)
 
     def hit_cards(self, point: int, k: int) -> list[Card]:
-        """The k best predictions for a datapoint."""
-        ranks = range(min(k, self.predictions.labels.shape[1]))
-        return [self._hit_card(point, rank) for rank in ranks if self.predictions.labels[point, rank] >= 0]
+        """The k best predictions for a datapoint; labels of the same name have their ids beside it."""
+        found = self.predictions.labels[point]
+        ranks = [rank for rank in range(min(k, len(found))) if found[rank] >= 0]
+        names = Counter(display_name(self.catalogue.labels, int(found[rank])) for rank in ranks)
+        return [self._hit_card(point, rank, names) for rank in ranks]
 
-    def _hit_card(self, point: int, rank: int) -> Card:
+    def _hit_card(self, point: int, rank: int, names: Counter[str]) -> Card:
         label = int(self.predictions.labels[point, rank])
-        probability = self.predictions.probability[point, rank]
-        return self.label_card(label, bool(self.relevant[point, rank]), f"probability {probability:.0%}")
+        note = f"probability {self.predictions.probability[point, rank]:.0%}"
+        if names[display_name(self.catalogue.labels, label)] > 1:
+            note = f"{self.catalogue.labels.ids[label].as_py()} · {note}"
+        return self.label_card(label, bool(self.relevant[point, rank]), note)
 
 
 def half_width(values: FloatArray) -> float:

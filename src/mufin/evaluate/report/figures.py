@@ -107,8 +107,10 @@ def clean_axes(axes: Axes, theme: Theme, grid: Literal["x", "y"]) -> None:
     axes.set_axisbelow(True)
 
 
-def hide_axes(axes: Axes) -> None:
-    """Remove ticks and borders, for maps whose coordinates mean nothing."""
+def name_axes(axes: Axes, method: str) -> None:
+    """Label the axes of a map without ticks and borders, since only distances mean something."""
+    axes.set_xlabel(f"{method}, first dimension")
+    axes.set_ylabel(f"{method}, second dimension")
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)

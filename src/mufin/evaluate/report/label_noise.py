@@ -27,25 +27,41 @@ Pairs = list[tuple[int, int, float]]  # datapoint, label, probability
 
 def label_noise_section(data: ReportData) -> Section:
     """Where model and truth disagree most; worth a manual review."""
+    section = Section("label-noise", "Likely label errors")
     missing, wrong = _likely_missing(data), _likely_wrong(data)
-    return Section(
-        "label-noise",
-        "Likely label errors",
-        [
-            Text(
-                "Likely missing: the most probable predictions that the truth does not contain. At most one "
-                f"per datapoint and {PAIRS_PER_LABEL} per label."
-            ),
-            Gallery([_missing_row(data, *pair) for pair in missing[:PAIRS_ON_PAGE]]),
-            Table("likely-missing", HEADER, _table(data, missing), text_columns=4, max_rows=PAIRS_ON_PAGE),
-            Text(
-                "Likely wrong: the least probable relevant labels, among those with at least "
-                f"{MIN_FREQUENCY} training points. Beside each, the model's own predictions."
-            ),
-            Gallery([_wrong_row(data, *pair) for pair in wrong[:PAIRS_ON_PAGE]]),
-            Table("likely-wrong", HEADER, _table(data, wrong), text_columns=4, max_rows=PAIRS_ON_PAGE),
-        ],
-    )
+    if missing:
+        section.blocks.extend(
+            [
+                Text(
+                    "Likely missing: the most probable predictions that the truth does not contain, at most "
+                    f"one per datapoint and, in the file, {PAIRS_PER_LABEL} per label."
+                ),
+                Gallery([_missing_row(data, *pair) for pair in _once_per_label(missing)]),
+                Table(
+                    "likely-missing", HEADER, _table(data, missing), text_columns=4, max_rows=PAIRS_ON_PAGE
+                ),
+            ]
+        )
+    if wrong:
+        section.blocks.extend(
+            [
+                Text(
+                    "Likely wrong: the least probable labels of the truth, among those with at least "
+                    f"{MIN_FREQUENCY} training points. Beside each, the model's own predictions."
+                ),
+                Gallery([_wrong_row(data, *pair) for pair in _once_per_label(wrong)]),
+                Table("likely-wrong", HEADER, _table(data, wrong), text_columns=4, max_rows=PAIRS_ON_PAGE),
+            ]
+        )
+    if section.empty:
+        section.blocks.append(Text("Model and truth agree everywhere."))
+    return section
+
+
+def _once_per_label(pairs: Pairs) -> Pairs:
+    """The first pair of each label, as many as fit on the page."""
+    first = {label: (point, label, probability) for point, label, probability in reversed(pairs)}
+    return sorted(first.values(), key=pairs.index)[:PAIRS_ON_PAGE]
 
 
 def _likely_missing(data: ReportData) -> Pairs:
@@ -118,12 +134,16 @@ def _probability(data: ReportData, points: Ints, table: Tensor) -> npt.NDArray[n
 def _missing_row(data: ReportData, point: int, label: int, probability: float) -> QueryRow:
     truth = [display_name(data.catalogue.labels, row) for row in data.truth(point)[:TRUTHS_ON_CARD]]
     query = data.point_card(point, f"labels: {', '.join(truth)}" if truth else "no labels")
-    return QueryRow(query, [data.label_card(label, False, f"probability {probability:.1%}")])
+    card = data.label_card(label, None, f"probability {probability:.1%}", "not in the truth")
+    return QueryRow(query, [card])
 
 
 def _wrong_row(data: ReportData, point: int, label: int, probability: float) -> QueryRow:
-    wrong = data.label_card(label, True, f"in the truth; probability {probability:.2%}")
-    return QueryRow(data.point_card(point), [wrong, *data.hit_cards(point, ALTERNATIVES)])
+    wrong = data.label_card(label, None, f"probability {probability:.2%}", "in the truth")
+    others = data.hit_cards(point, ALTERNATIVES + 1)
+    same = np.flatnonzero(data.predictions.labels[point, : len(others)] == label)  # it may be a hit, too
+    others = [card for rank, card in enumerate(others) if rank not in same]
+    return QueryRow(data.point_card(point), [wrong, *others[:ALTERNATIVES]])
 
 
 def _table(data: ReportData, pairs: Pairs) -> Rows:

@@ -45,6 +45,7 @@ def latency_section(data: ReportData) -> Section:
         axes.invert_yaxis()
         axes.set_xlim(0, 1.18 * max(median.max(), 1e-3))
         axes.set_xlabel("median, ms")
+        axes.set_ylabel("stage")
         clean_axes(axes, theme, "x")
 
     device = data.model.labels.alive.device.type

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mufin.evaluate.baselines import baselines
 from mufin.evaluate.bins import POPULARITY_BINS, labels_by_category, popularity_bins, recall_contributions
 from mufin.evaluate.bootstrap import intervals
-from mufin.evaluate.metrics import propensities
+from mufin.evaluate.metrics import evaluate, propensities
 from mufin.evaluate.per_point import FloatArray, find_relevant, point_metrics
 from mufin.evaluate.report.data import ReportData, half_width
 from mufin.evaluate.report.figures import Theme, clean_axes, truncate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PLOTTED_CATEGORIES = 20  # the table has all
+BASELINES = "the most frequent labels, and the labels of training points with similar words (TF-IDF)"
 
 
 def metrics_section(data: ReportData) -> Section:
@@ -30,7 +32,15 @@ def metrics_section(data: ReportData) -> Section:
     hits = find_relevant(data.predictions.labels, data.points.relevance)
     ranges = intervals(point_metrics(hits, inverse_propensity))
     names = [name for name in values if "ms" not in name and name != "points"]
-    rows = [[name, values[name], *ranges.get(name, ("–", "–"))] for name in names]
+    others = {
+        name: evaluate(ranked, data.points.relevance, inverse_propensity)
+        for name, ranked in baselines(data.catalogue, data.points, data.predictions.labels.shape[1]).items()
+    }
+    rows = [
+        [name, values[name], *ranges.get(name, ("–", "–")), *(other[name] for other in others.values())]
+        for name in names
+    ]
+    beside = f" Beside them, two baselines: {BASELINES}." if len(others) == 2 else ""
     return Section(
         "metrics",
         "Metrics",
@@ -38,9 +48,9 @@ def metrics_section(data: ReportData) -> Section:
             Text(
                 f"Over {len(data):,} datapoints. Metrics with an @ are percentages. The 95 % intervals come "
                 "from 1,000 bootstrap samples of the datapoints and do not include variation between "
-                "training runs. Coverage counts labels, not datapoints, and has no interval."
+                f"training runs. Coverage counts labels, not datapoints, and has no interval.{beside}"
             ),
-            Table("metrics", ["metric", "value", "low", "high"], rows),
+            Table("metrics", ["metric", "value", "low", "high", *others], rows),
         ],
     )
 
@@ -64,6 +74,7 @@ def category_section(data: ReportData) -> Section:
         axes.set_yticks(y, [f"{truncate(names[i])}  ({count[i]:,})" for i in top])
         axes.invert_yaxis()
         axes.set_xlabel("P@5, %")
+        axes.set_ylabel("category (datapoints)")
         clean_axes(axes, theme, "x")
 
     caption = "P@5 of each category with its 95 % interval; the number of datapoints is in parentheses."
@@ -111,6 +122,7 @@ def popularity_section(data: ReportData) -> Section:
         axes.set_xticks(
             x, [f"{size:,} labels\nseen {seen}" for size, seen in zip(sizes, ranges, strict=True)]
         )
+        axes.set_xlabel("labels by number of training points")
         axes.set_ylabel("contribution to R@10, %")
         axes.set_ylim(0, 1.22 * max(possible.max(), 1))
         axes.legend(loc="upper center", ncols=2)

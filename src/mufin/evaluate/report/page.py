@@ -78,12 +78,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """An item or a label with its image; labels may be marked relevant or not."""
+    """An item or a label with its image; labels may be marked relevant or not, or in other words."""
 
     text: str
     note: str = ""
     image: str = ""  # a data URI
     relevant: bool | None = None
+    mark: str = ""  # instead of "relevant" or "not relevant"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class Section:
     title: str
     blocks: list[Block] = field(default_factory=list)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing but text, since what it shows does not apply here."""
+        return all(isinstance(block, Text) for block in self.blocks)
+
 
 @dataclass(frozen=True)
 class Page:
@@ -122,6 +128,19 @@ class Page:
     title: str
     summary: Sequence[tuple[str, str]]
     sections: list[Section]
+
+    @property
+    def shown(self) -> list[Section]:
+        return [section for section in self.sections if not section.empty]
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        """Title and reason of each section that would be empty."""
+        return [
+            (section.title, " ".join(block.text for block in section.blocks if isinstance(block, Text)))
+            for section in self.sections
+            if section.empty
+        ]
 
     def html(self) -> str:
         from jinja2 import Environment, PackageLoader, StrictUndefined
