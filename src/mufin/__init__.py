@@ -15,18 +15,36 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.item import Item
     from mufin.errors import MufinError
-    from mufin.model.hits import Hit
+    from mufin.model.explain import Explanation
+    from mufin.model.hits import Hit, HitLists, Hits
     from mufin.model.mufin import Mufin
     from mufin.model.store import load, save
     from mufin.train.fit import fit
 
-__all__ = ["Catalogue", "Config", "Hit", "Item", "Mufin", "MufinError", "__version__", "fit", "load", "save"]
+__all__ = [
+    "Catalogue",
+    "Config",
+    "Explanation",
+    "Hit",
+    "HitLists",
+    "Hits",
+    "Item",
+    "Mufin",
+    "MufinError",
+    "__version__",
+    "fit",
+    "load",
+    "save",
+]
 
 # Names are imported on first use, so that `import mufin` need not load torch.
 _MODULES = {
     "Catalogue": "data.catalogue",
     "Config": "config",
+    "Explanation": "model.explain",
     "Hit": "model.hits",
+    "HitLists": "model.hits",
+    "Hits": "model.hits",
     "Item": "data.item",
     "Mufin": "model.mufin",
     "MufinError": "errors",
