@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -269,14 +271,14 @@ def test_predict_a_split_and_all_labels(shell: Shell, run: Path, shop: Path, tmp
 def test_predict_a_file_as_recommend_does(
     shell: Shell, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mufin.model.bulk.ITEMS_PER_BLOCK", 2)
+    monkeypatch.setattr("mufin.model.blocks.ITEMS_PER_BLOCK", 2)
     texts = ["red stool", "blue desk", "", "black lamp", "green"]
     items, output = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
     items.write_text("".join(json.dumps({"id": str(i), "texts": [t]}) + "\n" for i, t in enumerate(texts)))
     shell("predict", run, items, "-o", output, "-k", 4, "--quiet")
     assert "1 item" in shell.err
     rows = read_rows(output)
-    assert rows[2] == {"id": "2", "labels": [], "scores": []}
+    assert rows[2] == {"id": "2", "labels": [], "scores": [], "probabilities": []}
     for i in (0, 3, 4):
         hits = shell.json("recommend", run, texts[i], "-k", 4)["hits"]
         assert rows[i]["labels"] == [hit["label"] for hit in hits]
@@ -330,6 +332,97 @@ def test_files_without_items(shell: Shell, run: Path, tmp_path: Path):
     ):
         assert shell.json(command, run, tmp_path / "none.jsonl", "-o", tmp_path / name)["items"] == 0
         assert (tmp_path / name).is_file()
+
+
+def test_predict_a_table(shell: Shell, run: Path, tmp_path: Path):
+    (tmp_path / "red.png").write_bytes(picture("red"))
+    rows = [
+        "sku;name;photo", "a;red desk;red.png", ";blue desk;", "c;black lamp;gone.png", "d;green;https://x/y.png",
+        'e;"two\nlines";', "f;", "g;white sofa;red.png", "h;;",
+    ]  # fmt: skip
+    (tmp_path / "new.csv").write_text("\n".join(rows))
+    columns = ["--id", "sku", "--text", "name", "--image", "photo"]
+    new, out = tmp_path / "new.csv", tmp_path / "p.csv"
+    shell("predict", run, new, *columns, "-o", out, "-k", 2, "--separator", "+")
+    assert "4 bad rows" in shell.err
+    assert f"{new}, row 7 (line 8): 2 cells, expected 3; skipped" in shell.err
+    assert "1 item has no text or image" in shell.err
+    with (tmp_path / "p.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["id"] for line in lines] == ["a", "row-2", "c", "d", "e", "f", "g", "h"]
+    assert [bool(line["error"]) for line in lines] == [False, True, True, True, False, True, False, False]
+    assert [len(line["labels"].split("+")) for line in lines] == [2, 1, 1, 1, 2, 1, 2, 1]
+    assert all(0 <= float(p) <= 1 for p in lines[0]["probabilities"].split("+"))
+    [hit, _] = shell.json("recommend", run, "red desk", "--image", tmp_path / "red.png", "-k", 2)["hits"]
+    assert lines[0]["labels"].split("+")[0] == hit["label"]
+    assert float(lines[0]["probabilities"].split("+")[0]) == pytest.approx(hit["probability"], abs=1e-5)
+    with new.open(newline="") as file:
+        table = pa.Table.from_pylist(
+            [row for row in csv.DictReader(file, delimiter=";") if row["sku"] != "f"]
+        )
+    pq.write_table(table, tmp_path / "new.parquet")
+    for given, made in (("new.csv", "p.jsonl"), ("new.parquet", "p.parquet"), ("new.csv", "p.tsv")):
+        shell("predict", run, tmp_path / given, *columns, "-o", tmp_path / made, "-k", 2, "-q")
+        assert (tmp_path / made).is_file()
+    found = [row["labels"] for row in read_rows(tmp_path / "p.jsonl") if row["id"] != "f"]
+    assert [row["labels"] for row in read_rows(tmp_path / "p.parquet")] == found
+    assert (tmp_path / "p.tsv").read_text().splitlines()[0].split("\t")[3] == "probabilities"
+    for options, expected in (
+        (["--text", "name", "--strict", "--id", "sku"], "row 3: column 'sku' is empty"),
+        (["--text", "title"], "no column 'title'; columns: sku, name, photo"),
+        ([], "no column title or texts or images; name others, such as --text title (columns: sku, name,"),
+    ):
+        assert expected in shell.fails("predict", run, new, *options, "-q", "-o", tmp_path / "x.csv")
+
+
+def test_only_probable_labels(shell: Shell, run: Path, shop: Path):
+    for least in (0.0, 0.3, 1.0):
+        out = shell("predict", run, shop, "--min-probability", least, "-q")
+        found = [p for line in out.splitlines() for p in json.loads(line)["probabilities"]]
+        assert all(p >= least for p in found)
+        assert len(out.splitlines()) == 24
+
+
+def test_predict_as_a_pipe_answers_every_line_at_once(run: Path):
+    command = [sys.executable, "-m", "mufin", "predict", str(run), "-", "-k", "1"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as pipe:
+        assert pipe.stdin is not None
+        assert pipe.stdout is not None
+        for text in ("red desk", "blue lamp", "", "black sofa"):
+            pipe.stdin.write(json.dumps({"id": text, "title": text}) + "\n")
+            answer = json.loads(pipe.stdout.readline())  # while the writer waits
+            assert (answer["id"], len(answer["labels"])) == (text or "row-3", bool(text))
+        pipe.stdin.close()
+        assert pipe.stdout.read() == ""
+    assert pipe.returncode == 0
+    line = b"title,price\nred desk,1\nblue lamp,2\n"
+    done = subprocess.run([*command, "--text", "title"], input=line, capture_output=True, check=True)
+    header, *lines = done.stdout.decode().splitlines()
+    assert header == "id,labels,scores,probabilities,error"
+    assert [line.split(",")[0] for line in lines] == ["row-1", "row-2"]
+
+
+def test_nothing_is_overwritten_unasked(shell: Shell, run: Path, shop: Path, tmp_path: Path):
+    (tmp_path / "report").mkdir()
+    for command in (
+        ["predict", run, shop, "-q", "-o", tmp_path / "p.jsonl"],
+        ["embed", run, shop, "-q", "-o", tmp_path / "x.npy"],
+        ["config", "-o", tmp_path / "c.toml"],
+        ["evaluate", run, shop, "-q", "--report", tmp_path / "r.html"],
+    ):
+        output = Path(str(command[-1]))
+        output.write_text("mine")
+        assert f"{output} exists; choose another name, or replace it with --overwrite" in shell.fails(
+            *command
+        )
+        assert output.read_text() == "mine"
+        if command[0] != "evaluate":
+            shell(*command, "--overwrite")
+            assert output.read_bytes() != b"mine"
+    report = tmp_path / "report.html"
+    assert "the folder for the figures, exists" in shell.fails("evaluate", run, shop, "--report", report)
 
 
 # -- looking after a model -----------------------------------------------------------------------------------
@@ -433,7 +526,8 @@ def test_a_damaged_model(shell: Shell, own_run: Path, shop: Path):
 def test_questions_that_cannot_mean_anything(shell: Shell, run: Path, shop: Path, tmp_path: Path):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no picture")
-    out = tmp_path / "x.jsonl"
+    out, file = tmp_path / "x.jsonl", tmp_path / "file.jsonl"
+    file.touch()
     for arguments, expected in (
         (["recommend", run], "--image"),
         (["recommend", run, "  "], "no text and no image"),
@@ -445,9 +539,13 @@ def test_questions_that_cannot_mean_anything(shell: Shell, run: Path, shop: Path
         (["evaluate", run, shop, "--split", "dev"], "'dev'"),
         (["predict", run, shop, "-o", out, "-k", 0], "k is 0"),
         (["predict", run, shop, "-o", out, "--split", "dev"], "'dev'"),
-        (["predict", run, shop, "-o", tmp_path / "x.csv"], ".jsonl or .parquet"),
+        (["predict", run, shop, "-o", tmp_path / "x.txt"], ".jsonl or .parquet"),
         (["predict", run, shop / "items.jsonl", "-o", shop / "items.jsonl"], "the input file"),
         (["predict", run, bad, "-o", out], "bad.png"),
+        (["predict", run, shop, "-o", file], "replace it with --overwrite"),
+        (["predict", run, shop, "--json"], "add -o FILE"),
+        (["predict", run, shop, "--min-probability", 2], "expected 0 to 1"),
+        (["predict", run, shop, "-o", out, "--text", "a", "--images-dir", out], "no such folder"),
         (["embed", run, shop, "-o", tmp_path], "ending in"),
         (["remove-labels", run, "pink-desk"], "'pink-desk'"),
     ):

@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(arguments or ["--help"], prog_name="mufin", standalone_mode=False)
+    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        return 0
     except Exception as error:
         if os.environ.get("MUFIN_DEBUG", "0") not in ("", "0"):
             raise

@@ -10,6 +10,15 @@ from html import escape
 from typing import Any, Protocol
 
 
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun in the singular or plural.
+
+    >>> count(1, "item"), count(2400, "item")
+    ('1 item', '2,400 items')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class Task(Protocol):
     """A running task: `advance(3, loss=0.2)`."""
 

@@ -11,14 +11,13 @@ import typer
 from mufin.commands import printing
 from mufin.commands.options import (
     Category,
-    Device,
-    Exact,
-    Json,
+    Overwrite,
     Propensity,
-    Quiet,
     Report,
+    RunOptions,
     TestSplit,
-    load_model,
+    check_new_report,
+    grouped,
     parse_propensity,
 )  # fmt: skip
 from mufin.errors import UsageError
@@ -30,17 +29,16 @@ if TYPE_CHECKING:
 METRICS_SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@10", "R@100", "PSP@5", "AUC", "MRR")
 
 
+@grouped
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders of trained models.")],
     catalogue: Annotated[Path, typer.Option(metavar="FOLDER", help="Catalogue to evaluate them on.")],
+    how: RunOptions,
     split: TestSplit = "test",
     propensity: Propensity = "0.55,1.5",
     category: Category = "category",
     report: Report = None,
-    device: Device = "auto",
-    exact: Exact = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Evaluate several models and test how they differ from the first.
 
@@ -55,7 +53,6 @@ def compare(
     if len(runs) < 2:
         raise UsageError("a single run cannot be compared; name two or more, or use `mufin evaluate`")
     from mufin.data.catalogue import Catalogue
-    from mufin.progress import Progress
 
     read = Catalogue.read(catalogue)
     read.split(split)  # fail on an unknown name before loading a model
@@ -63,20 +60,21 @@ def compare(
         from mufin.evaluate.report import check_report
 
         check_report(report)
+        check_new_report(report, overwrite)
     from mufin.evaluate.compare import compare as compare_models
 
     def load_models() -> Iterator[tuple[str, Mufin]]:
         short = len({run.name for run in runs}) == len(runs)
         for run in runs:
-            yield run.name if short else str(run), load_model(run, device, exact)
+            yield run.name if short else str(run), how.load(run)
 
-    progress = Progress(quiet or json)
+    progress = how.progress()
     found = compare_models(load_models(), read, split, parse_propensity(propensity), category, progress)
     if report is not None:
         from mufin.evaluate.report.comparison import write_comparison
 
         write_comparison(found, report)
-    if json:
+    if how.json:
         printing.show_json(found.to_json())
         return
     _show_comparison(found)

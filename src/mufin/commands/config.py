@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mufin.commands.options import Settings, Variant
+from mufin.commands.options import Overwrite, Settings, Variant, check_new_file
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def config(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")
     ] = None,
+    overwrite: Overwrite = False,
     list_names: Annotated[
         bool, typer.Option("--list", help="List presets and variants with their settings.")
     ] = False,
@@ -51,6 +52,7 @@ def config(
     if output is None:
         typer.echo(text, nl=False)
     else:
+        check_new_file(output, overwrite)
         output.write_text(text, "utf-8")
         typer.echo(
             f"Settings written to {output}; use them with: mufin train FOLDER -o RUN --config {output}"

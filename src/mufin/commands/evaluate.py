@@ -10,16 +10,15 @@ import typer
 from mufin.commands import printing
 from mufin.commands.options import (
     Category,
-    Device,
-    Exact,
     Folder,
-    Json,
+    Overwrite,
     Propensity,
-    Quiet,
     Report,
     Run,
+    RunOptions,
     TestSplit,
-    load_model,
+    check_new_report,
+    grouped,
     parse_propensity,
 )  # fmt: skip
 from mufin.errors import UsageError
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
     from mufin.progress import Progress
 
 
+@grouped
 def evaluate(
     run: Run,
     folder: Folder,
+    how: RunOptions,
     split: TestSplit = "test",
     fitb: Annotated[
         str | None, typer.Option(metavar="QUESTIONS", help="Evaluate on fill-in-the-blank questions instead.")
@@ -40,10 +41,7 @@ def evaluate(
     propensity: Propensity = "0.55,1.5",
     report: Report = None,
     category: Category = "category",
-    device: Device = "auto",
-    exact: Exact = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Evaluate a model on a split of a catalogue.
 
@@ -57,14 +55,13 @@ def evaluate(
       mufin evaluate runs/outfits outfits/ --fitb fitb_test
     """
     from mufin.data.catalogue import Catalogue
-    from mufin.progress import Progress
 
     catalogue = Catalogue.read(folder)
-    progress = Progress(quiet or json)
+    progress = how.progress()
     if fitb is not None and report is not None:
         raise UsageError("--report and --fitb cannot be combined; use one of them")
     if fitb is not None:
-        values = _answer(load_model(run, device, exact), catalogue, _question_source(folder, fitb), progress)
+        values = _answer(how.load(run), catalogue, _question_source(folder, fitb), progress)
     else:
         catalogue.split(split)  # fail on an unknown name before loading a model
         a_b = parse_propensity(propensity)
@@ -72,13 +69,14 @@ def evaluate(
             from mufin.evaluate.report import check_report, write_report
 
             check_report(report)
-            model = load_model(run, device, exact)
+            check_new_report(report, overwrite)
+            model = how.load(run)
             values = write_report(model, catalogue, report, split, a_b, category, progress, str(folder))
         else:
             from mufin.evaluate.score import evaluate as evaluate_model
 
-            values = evaluate_model(load_model(run, device, exact), catalogue, split, a_b, progress)
-    if json:
+            values = evaluate_model(how.load(run), catalogue, split, a_b, progress)
+    if how.json:
         printing.show_json({name: round(value, 6) for name, value in values.items()})
     else:
         printing.show_metrics({str(run): values})

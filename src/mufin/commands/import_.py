@@ -227,7 +227,7 @@ def _report(
         printing.show_json({"folder": output, **imported.to_json(), "seconds": round(seconds, 3)})
         return
     printing.show_table(["", ""], imported.facts())
-    for line in imported.lines():
+    for line in imported.lines() + (printing.bad_rows(imported.bad_rows) if imported.bad_rows else []):
         typer.echo(line)
     typer.echo(f"Imported in {printing.duration(seconds)}; the catalogue is in {output}")
     fetch = catalogue is None or "image_urls" in catalogue.items.table.column_names

@@ -16,6 +16,7 @@ from mufin.errors import UsageError
 if TYPE_CHECKING:
     from mufin.data.importers.records import Columns
     from mufin.model.mufin import Mufin
+    from mufin.progress import Progress
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained model.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a catalogue.")]
@@ -101,6 +102,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__.clear()
     run.__annotations__.update({one.name: one.annotation for one in parameters})
     return run
 
@@ -128,14 +130,18 @@ class TableOptions:
     max_bad_rows: Annotated[int, typer.Option(metavar="N", help="Stop if more than N rows are bad.")] = 100
 
     def columns(self, **others: Any) -> Columns:
-        """Return the columns to read."""
+        """Return the columns to read; by default, those of a catalogue."""
         from mufin.data.importers.records import Columns
 
+        text, image, id = names_of(self.text), names_of(self.image), self.id
+        if not text and not image:
+            text, image, id = ["title", "texts"], ["images"], id or "id"
+            others["lenient"] = True
         if self.images_dir is not None and not self.images_dir.is_dir():
             raise UsageError(f"--images-dir {self.images_dir}: no such folder")
         return Columns(
-            text=names_of(self.text), image=names_of(self.image), images_dir=self.images_dir,
-            id=self.id, separator=self.separator, encoding=self.encoding,
+            text=text, image=image, images_dir=self.images_dir,
+            id=id, separator=self.separator, encoding=self.encoding,
             max_bad_rows=0 if self.strict else self.max_bad_rows,
             **others,
         )  # fmt: skip
@@ -154,19 +160,37 @@ class RunOptions:
         """Load the model in a folder."""
         return load_model(run, self.device, self.exact)
 
+    def progress(self) -> Progress:
+        """Return the progress to show."""
+        from mufin.progress import Progress
+
+        return Progress(self.quiet or self.json)
+
 
 def names_of(text: str) -> list[str]:
     """Return the names in a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def check_new_file(path: Path, overwrite: bool) -> None:
-    """Refuse a path that exists, unless it is a file to overwrite; create its folder."""
+def check_new_file(path: Path, overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a file name that has none of the suffixes or exists, unless to overwrite; create its folder."""
+    if suffixes and path.suffix not in suffixes:
+        raise UsageError(f"{path}: expected a file name ending in {' or '.join(suffixes)}")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; expected a file name")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists; choose another name, or replace it with --overwrite")
     path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def check_new_report(path: Path, overwrite: bool) -> None:
+    """As `check_new_file`; the folder of its figures must not exist either."""
+    check_new_file(path, overwrite)
+    figures = path.with_suffix("")
+    if figures.exists() and not overwrite:
+        raise UsageError(
+            f"{figures}, the folder for the figures, exists; choose another name, or add --overwrite"
+        )
 
 
 def load_model(run: Path, device: str = "auto", exact: bool = False) -> Mufin:

@@ -1,8 +1,9 @@
-"""`mufin predict` and `mufin embed`: write the labels or embeddings of many items to a file."""
+"""`mufin predict` and `mufin embed`: write the labels or embeddings of many items."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,69 +12,93 @@ import typer
 from mufin.commands import printing
 from mufin.commands.options import (
     Best,
-    Device,
-    Exact,
     Input,
-    Json,
     OnlySplit,
-    Quiet,
+    Overwrite,
     Run,
-    load_model,
-)  # fmt: skip
+    RunOptions,
+    TableOptions,
+    check_new_file,
+    grouped,
+)
+from mufin.errors import UsageError
 
 if TYPE_CHECKING:
     from mufin.model.bulk import Summary
 
+STDOUT = Path("-")
 
-def predict(
-    run: Run,
-    input: Input,
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """Where predictions go, and which labels."""
+
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUTPUT", help="The .jsonl or .parquet file to write.")
-    ],
-    k: Best = 10,
-    split: OnlySplit = None,
-    device: Device = "auto",
-    exact: Exact = False,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write the best labels of many items to a file.
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUTPUT",
+            help="The .csv, .tsv, .jsonl or .parquet file to write, or - for standard output.",
+        ),
+    ] = STDOUT
+    overwrite: Overwrite = False
+    k: Best = 10
+    min_probability: Annotated[
+        float, typer.Option(metavar="P", help="Leave out labels that are less probable.")
+    ] = 0.0
+    split: OnlySplit = None
 
-    Each row has `id`, `labels` and `scores` of an item; both lists are empty if the model can read neither
-    text nor image of the item.
+
+@grouped
+def predict(run: Run, input: Input, labels: PredictOptions, table: TableOptions, how: RunOptions) -> None:
+    """Write the best labels of many items to a file or to standard output.
+
+    Each row gives one line: `id`, `labels`, `scores`, `probabilities`, and for a bad row `error`. The lists
+    are empty if the model can read neither text nor image. Without --text and --image, the columns are those
+    of a catalogue: id, title, texts, images. Standard input is CSV, TSV or JSON lines; each line is answered
+    at once. Standard output is CSV if the input is, else JSON lines.
 
     \b
     Example:
-      mufin predict runs/shop new-items.jsonl -o predictions.jsonl -k 5
+      mufin predict runs/shop new.csv --id sku --text title --image photo -o predictions.csv -k 5
+      tail -f new.jsonl | mufin predict runs/shop - --min-probability 0.5
     """
     started = time.monotonic()
     from mufin.model import bulk
-    from mufin.progress import Progress
+    from mufin.model.blocks import Source
 
-    bulk.check_output(output, (".jsonl", ".parquet"), input)
-    model = load_model(run, device, exact)
-    done = bulk.predict_file(model, bulk.Source.of(input, model, split), output, k, Progress(quiet or json))
-    _report(done, output, started, json)
+    _check_output(labels.output, (".csv", ".tsv", ".jsonl", ".parquet"), labels.overwrite, input, how)
+    wanted = bulk.Wanted(labels.k, labels.min_probability, table.separator)
+    model = how.load(run)
+    source = Source.of(input, model, labels.split, table.columns())
+    done = bulk.predict_file(model, source, labels.output, wanted, how.progress())
+    _report(done, labels.output, started, how)
 
 
+@grouped
 def embed(
     run: Run,
     input: Input,
+    table: TableOptions,
+    how: RunOptions,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="OUTPUT", help="The .npy, .parquet or .jsonl file to write."),
-    ],
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUTPUT",
+            help="The .npy, .parquet or .jsonl file to write, or - for standard output.",
+        ),
+    ] = STDOUT,
     split: OnlySplit = None,
-    device: Device = "auto",
-    exact: Exact = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Write the embeddings of many items to a file.
+    """Write the embeddings of many items to a file or to standard output.
 
     Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy, else rows with
-    `id` and `vector`.
+    `id` and `vector`. Bad rows and items that the model cannot read have the vector 0. The input is read as
+    by `mufin predict`.
 
     \b
     Example:
@@ -81,23 +106,40 @@ def embed(
     """
     started = time.monotonic()
     from mufin.model import bulk
-    from mufin.progress import Progress
+    from mufin.model.blocks import Source
 
-    bulk.check_output(output, (".npy", ".parquet", ".jsonl"), input)
-    model = load_model(run, device, exact)
-    done = bulk.embed_file(model, bulk.Source.of(input, model, split), output, Progress(quiet or json))
-    _report(done, output, started, json)
+    _check_output(output, (".npy", ".parquet", ".jsonl"), overwrite, input, how)
+    model = how.load(run)
+    source = Source.of(input, model, split, table.columns())
+    _report(bulk.embed_file(model, source, output, how.progress()), output, started, how)
 
 
-def _report(done: Summary, output: Path, started: float, json: bool) -> None:
-    """Print the number of items written, and warn of items that the model cannot read."""
+def _check_output(
+    output: Path, suffixes: tuple[str, ...], overwrite: bool, input: Path, how: RunOptions
+) -> None:
+    """Refuse an output that cannot be written, or must not be."""
+    if output == STDOUT:
+        if how.json:
+            raise UsageError("--json would be mixed with the results on standard output; add -o FILE")
+        return
+    if output.exists() and input.exists() and output.samefile(input):
+        raise UsageError(f"{output} is the input file; choose another name")
+    check_new_file(output, overwrite, suffixes)
+
+
+def _report(done: Summary, output: Path, started: float, how: RunOptions) -> None:
+    """Print the number of items written, and warn of bad rows and items that the model cannot read."""
     seconds = time.monotonic() - started
-    if json:
+    if how.json:
         printing.show_json({"output": output, **vars(done), "seconds": round(seconds, 3)})
         return
-    if done.empty:
-        have = "has" if done.empty == 1 else "have"
-        printing.warn(
-            f"{printing.count(done.empty, 'item')} {have} no text or image that this model can read"
-        )
-    typer.echo(f"{printing.count(done.items, 'item')} in {printing.duration(seconds)}, written to {output}")
+    if done.bad_rows:
+        for line in printing.bad_rows(done.bad_rows):
+            printing.warn(line)
+    empty = done.empty - len(done.bad_rows)
+    if empty:
+        have = "has" if empty == 1 else "have"
+        printing.warn(f"{printing.count(empty, 'item')} {have} no text or image that this model can read")
+    if output != STDOUT:
+        items = printing.count(done.items, "item")
+        typer.echo(f"{items} in {printing.duration(seconds)}, written to {output}")

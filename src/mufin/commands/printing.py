@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mufin.progress import count as count
+
 if TYPE_CHECKING:
     from mufin.evaluate.demo import Demo
 
@@ -58,13 +60,15 @@ def show_next(commands: Sequence[str]) -> None:
         typer.echo(f"  {command}")
 
 
-def count(number: int, noun: str) -> str:
-    """Format a number with its noun in the singular or plural.
+def bad_rows(rows: Sequence[str], most: int = 20) -> list[str]:
+    """Format the number of bad rows and the first of them.
 
-    >>> count(1, "item"), count(2400, "item")
-    ('1 item', '2,400 items')
+    >>> bad_rows(["a.csv, row 2: no id; skipped"])
+    ['1 bad row', '  a.csv, row 2: no id; skipped']
     """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    lines = [count(len(rows), "bad row"), *(f"  {row}" for row in rows[:most])]
+    more = len(rows) - most
+    return [*lines, f"  … and {more:,} more; --json lists all"] if more > 0 else lines
 
 
 def duration(seconds: float) -> str:

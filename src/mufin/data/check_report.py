@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from mufin.progress import count
+
 Severity = Literal["error", "warning"]
 MAX_EXAMPLES = 10  # examples kept per problem
 
@@ -130,27 +132,25 @@ class CheckReport:
         return [*self._contents(), *problem_lines(self.problems), self._verdict()]
 
     def _contents(self) -> list[str]:
+        lacking = count(self.items_without_text, "item"), count(self.items_without_picture, "item")
         lines = [
             self.folder,
             f"  items      {self.items:,}",
-            f"             {self.texts:,} texts, {self.items_without_text:,} items without text",
-            f"             {self.pictures:,} images, {self.items_without_picture:,} items without image",
+            f"             {count(self.texts, 'text')}, {lacking[0]} without text",
+            f"             {count(self.pictures, 'image')}, {lacking[1]} without image",
             f"  labels     {self.labels:,}" + (" (the items themselves)" if self.own_labels else ""),
         ]
         for name, counts in self.splits.items():
-            mean = f"{counts.labels_per_point:.1f} labels per point"
-            lines.append(f"  {name:<10} {counts.points:,} points, {counts.pairs:,} pairs, {mean}")
-        lines += [f"  {name:<10} {count:,} sets" for name, count in self.sets.items()]
-        lines += [f"  {name:<10} {count:,} questions" for name, count in self.questions.items()]
-        return [*lines, f"  filter     {self.filter_pairs:,} pairs"] if self.filter_pairs else lines
+            mean = f"{counts.labels_per_point:.1f} labels per datapoint"
+            size = f"{count(counts.points, 'datapoint')}, {count(counts.pairs, 'pair')}"
+            lines.append(f"  {name:<10} {size}, {mean}")
+        lines += [f"  {name:<10} {count(size, 'set')}" for name, size in self.sets.items()]
+        lines += [f"  {name:<10} {count(size, 'question')}" for name, size in self.questions.items()]
+        return [*lines, f"  filter     {count(self.filter_pairs, 'pair')}"] if self.filter_pairs else lines
 
     def _verdict(self) -> str:
         errors = sum(problem.severity == "error" for problem in self.problems)
         warnings = len(self.problems) - errors
         if errors:
-            return f"Not usable: {_plural(errors, 'error')}, {_plural(warnings, 'warning')}."
-        return f"Usable, {_plural(warnings, 'warning')}." if warnings else "Usable, no problems."
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+            return f"Not usable: {count(errors, 'error')}, {count(warnings, 'warning')}."
+        return f"Usable, {count(warnings, 'warning')}." if warnings else "Usable, no problems."

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.data.items import Items
 
-MAX_BAD_ROWS = 20  # shown to people
 TOKEN = r"[\pL\pN_]+|[^\pL\pN_\s]"  # words and punctuation; an encoder's tokenizer gives a few more
 
 
@@ -69,14 +68,8 @@ class Imported:
         return [*((name, f"{count:,}") for name, count in self.counts.items()), *self.statistics.facts()]
 
     def lines(self) -> list[str]:
-        """Format the problems and the first bad rows as text."""
-        lines = problem_lines(self.problems)
-        if self.bad_rows:
-            lines += ["1 bad row" if len(self.bad_rows) == 1 else f"{len(self.bad_rows):,} bad rows"]
-            lines += [f"  {row}" for row in self.bad_rows[:MAX_BAD_ROWS]]
-        if (more := len(self.bad_rows) - MAX_BAD_ROWS) > 0:
-            lines += [f"  … and {more:,} more; --json lists all"]
-        return lines
+        """Format the problems as text."""
+        return problem_lines(self.problems)
 
 
 def statistics(catalogue: Catalogue) -> Statistics:

@@ -39,6 +39,7 @@ class Columns:
     images_dir: Path | None = None  # the folder of image files; by default that of the table
     encoding: str | None = None  # of CSV, TSV and JSON lines; by default UTF-8, or UTF-16 by its mark
     max_bad_rows: int = 100  # more are an error; 0 makes every bad row an error
+    lenient: bool = False  # one of the text and image columns is enough
 
     def __post_init__(self) -> None:
         for name in ("text", "image", "labels"):
@@ -59,9 +60,15 @@ class Columns:
 
     def check(self, names: Sequence[str], source: Path | str) -> None:
         """Raise a UsageError if the source lacks a column that is wanted."""
-        for name in self.wanted:
+        found = f"columns: {', '.join(names)}"
+        content = [*self.text, *self.image]
+        if self.lenient and not set(names).intersection(content):
+            raise UsageError(
+                f"{source}: no column {' or '.join(content)}; name others, such as --text title ({found})"
+            )
+        for name in () if self.lenient else self.wanted:
             if name not in names:
-                raise UsageError(f"{source}: no column {name!r}; columns: {', '.join(names)}")
+                raise UsageError(f"{source}: no column {name!r}; {found}")
 
 
 @dataclass
@@ -113,7 +120,9 @@ class Records:
         self.seen.update(cells)
         numbered = f"row-{self.number}"
         self.number += 1
-        name = numbered if columns.id is None else _text(cells.get(columns.id))
+        name = numbered
+        if columns.id is not None and not (columns.lenient and columns.id not in cells):
+            name = _text(cells.get(columns.id))
         record = Record(row.place, name or numbered, row.fault)
         if row.fault:
             return record

@@ -68,6 +68,13 @@ class OpenTable:
     names: list[str] | None
     rows: Iterator[Row]
     file: BinaryIO | io.TextIOWrapper | None = None  # closed at the end
+    total: int = 0  # kB; 0 if unknown
+
+    def done(self) -> int:
+        """Return how many kB have been read."""
+        if self.file is None or not self.total:
+            return 0
+        return os.lseek(self.file.fileno(), 0, os.SEEK_CUR) >> 10
 
     def close(self) -> None:
         """Close the file."""
@@ -88,8 +95,11 @@ def open_table(path: Path, wanted: Sequence[str] | None = None, encoding: str | 
     name = "standard input" if path == STDIN else str(path)
     try:
         if path.suffix == ".jsonl" or (path == STDIN and _begins_with_object(file)):
-            return OpenTable(name, None, _json_rows(file, encoding), file)
-        return _open_csv(file, name, path.suffix, encoding)
+            table = OpenTable(name, None, _json_rows(file, encoding), file)
+        else:
+            table = _open_csv(file, name, path.suffix, encoding)
+        table.total = 0 if path == STDIN else path.stat().st_size >> 10
+        return table
     except BaseException:
         file.close()
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -90,28 +90,10 @@ class _Builder:
             labels = Items.from_table(pa.table({"id": pa.array(names, STRING), "texts": texts}))
         for table, places in self.unlabelled.items():
             add_warning(found.problems, "row without labels; an item, but in no split", table, places)
-        catalogue = make(self._items(), labels, self._split_parts() if self.columns.labels else [])
+        catalogue = make(items_of(self.records), labels, self._split_parts() if self.columns.labels else [])
         found.statistics = statistics(catalogue)
         catalogue.imported = found
         return catalogue
-
-    def _items(self) -> Items:
-        records = self.records
-        table = {
-            "id": pa.array([record.id for record in records], STRING),
-            "texts": pa.array([record.texts for record in records], STRINGS),
-        }
-        images = [record.images for record in records]
-        if any(isinstance(image, bytes) for row in images for image in row):
-            encoded = [[i if isinstance(i, bytes) else read_file(i) for i in row] for row in images]
-            table["images"] = pa.array(encoded, PICTURES)
-        elif any(images):
-            table["images"] = pa.array([[str(image) for image in row] for row in images], STRINGS)
-        if any(record.category for record in records):
-            table["category"] = pa.array([record.category for record in records], STRING)
-        if any(record.urls for record in records):
-            table["image_urls"] = pa.array([record.urls for record in records], STRINGS)
-        return Items.from_table(pa.table(table))
 
     def _drop_unknown_labels(self, found: Imported) -> None:
         unknown = sorted({label for record in self.records for label in record.labels} - set(self.first))
@@ -136,6 +118,25 @@ class _Builder:
         if not rows_of:
             raise CatalogueError(f"no row has a label in {', '.join(columns.labels)}; name another column")
         return [_split_part(name, records) for name, records in rows_of.items()]
+
+
+def items_of(records: Sequence[Record]) -> Items:
+    """Return records as items; if any image is in memory, all are read."""
+    table = {
+        "id": pa.array([record.id for record in records], STRING),
+        "texts": pa.array([record.texts for record in records], STRINGS),
+    }
+    images = [record.images for record in records]
+    if any(isinstance(image, bytes) for row in images for image in row):
+        encoded = [[i if isinstance(i, bytes) else read_file(i) for i in row] for row in images]
+        table["images"] = pa.array(encoded, PICTURES)
+    elif any(images):
+        table["images"] = pa.array([[str(image) for image in row] for row in images], STRINGS)
+    if any(record.category for record in records):
+        table["category"] = pa.array([record.category for record in records], STRING)
+    if any(record.urls for record in records):
+        table["image_urls"] = pa.array([record.urls for record in records], STRINGS)
+    return Items.from_table(pa.table(table))
 
 
 def _split_part(name: str, records: list[Record]) -> Part:
