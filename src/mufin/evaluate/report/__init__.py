@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mufin.config import nearest_preset
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
 from mufin.evaluate.report.attention import attention_section
@@ -26,7 +27,6 @@ from mufin.evaluate.report.metrics import (
 )
 from mufin.evaluate.report.page import Page, Section
 from mufin.evaluate.score import DEPTH, encode_points, predict_from, score_predictions
-from mufin.model.info import nearest_preset
 from mufin.model.mufin import Mufin
 from mufin.progress import Progress
 from mufin.version import VERSION
