@@ -69,7 +69,7 @@ class _Builder:
         if fault:
             self.bad.add(table, record.place, fault)
             return
-        self.first[record.id] = f"{table}, {record.place}"
+        self.first[record.id] = f"{table}, {record.place.partition(' (')[0]}"
         self.records.append(record)
         if self.columns.labels and not record.labels:
             self.unlabelled.setdefault(table, []).append(record.place)
