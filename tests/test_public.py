@@ -27,7 +27,7 @@ STAGES = [
     ["signals"],
     ["model"],
     ["train"],
-    ["evaluate", "serve", "sklearn"],
+    ["evaluate", "serve", "client", "sklearn"],
     ["commands"],
     ["cli"],
     ["__main__"],

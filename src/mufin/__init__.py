@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mufin.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from mufin.client import Client
     from mufin.config import Config
     from mufin.data.catalogue import Catalogue
     from mufin.data.item import Item
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Catalogue",
+    "Client",
     "Config",
     "Explanation",
     "Hit",
@@ -40,6 +42,7 @@ __all__ = [
 # Names are imported on first use, so that `import mufin` need not load torch.
 _MODULES = {
     "Catalogue": "data.catalogue",
+    "Client": "client",
     "Config": "config",
     "Explanation": "model.explain",
     "Hit": "model.hits",

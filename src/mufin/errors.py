@@ -7,6 +7,7 @@
     ├── CatalogueError    invalid data: a missing file, a bad line, an unknown id
     │   └── PictureError  an image that cannot be read
     ├── EncoderError      encoder weights that are not installed or do not fit
+    ├── ServiceError      a service that refuses a call or cannot be reached
     └── ModelError        a model folder that is damaged, foreign or too new
         └── BusyError     a model folder that another program is writing to
 
@@ -49,6 +50,14 @@ class PictureError(CatalogueError):
 
 class EncoderError(MufinError):
     """Encoder weights that are not installed or do not fit."""
+
+
+class ServiceError(MufinError):
+    """A service that refuses a call or cannot be reached; `status` is that of its answer, if there is one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ModelError(MufinError):
