@@ -32,9 +32,9 @@ from mufin.encode.features import Descriptors, Features, Groups
 from mufin.rank.ranker import Classifiers, Ranker
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.data import TrainingData
-from mufin.train.finetune import _Tuner
+from mufin.train.finetune import Tuner
 from mufin.train.loop import Context, seeded
-from mufin.train.pretrain import _Siamese
+from mufin.train.pretrain import Siamese
 from mufin.train.sampling import shuffled
 from mufin.train.transfer import Networks
 
@@ -93,10 +93,10 @@ def step_times(config: Config, n: int, n_labels: int, device: str, steps: int = 
     data, shortlist = made_data(n, n_labels, np.random.default_rng(0))
     embed = embedder(config).to(device)
     generator = seeded(0, embed.device)
-    siamese = _Siamese(embed, data, config.pretrain, Context(generator), steps)
+    siamese = Siamese(embed, data, config.pretrain, Context(generator), steps)
     siamese.start(0)
     ranker, classifiers = (part.to(device) for part in (Ranker(config), Classifiers(n_labels, embed.dim)))
-    tuner = _Tuner(Networks(embed, ranker, classifiers), data, shortlist, config, generator, steps)
+    tuner = Tuner(Networks(embed, ranker, classifiers), data, shortlist, config, generator, steps)
     if tuner.votes is not None:
         tuner.votes.refresh(embed, data)
     labels, points = (torch.from_numpy(used).to(device) for used in (data.used_labels, data.used_points))

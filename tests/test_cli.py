@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -188,6 +189,36 @@ def test_config_explains_settings(shell: Shell):
     assert shell("config", "--explain").count("Default: ") > 80
     assert "known: rank.cross" in shell.fails("config", "--explain", "rank.bta")
     assert "add --explain" in shell.fails("config", "rank.beta")
+
+
+def test_train_plan_shows_what_it_takes_and_trains_nothing(
+    shell: Shell, shop: Path, encoders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = tmp_path / "run"
+    arguments = ("train", shop, "-o", run, *options(encoders))
+    out = shell(*arguments, "--plan").splitlines()
+    assert out[0].split() == ["stage", "time", "memory", "disk"]
+    assert [line.split()[0] for line in out[1:6]] == [
+        "encoding", "pre-training", "shortlists", "fine-tuning", "assembling",
+    ]  # fmt: skip
+    assert re.fullmatch(r"About \d+ s, [\d.]+ [GM]B of memory, \d+ MB on disk", out[7])
+    found = shell.json(*arguments, "--plan")
+    assert found["seconds"] == pytest.approx(sum(stage["seconds"] for stage in found["stages"]))
+    assert not run.exists()
+    shell(*arguments)
+    assert re.search(r"^About \d+ s, ", shell.err, re.MULTILINE)
+    monkeypatch.setattr("mufin.runtime.usage.free_memory", lambda: 1_000_000)
+    for switch in ("--quiet", "--json"):
+        said = shell.fails("train", shop, "-o", tmp_path / "other", *options(encoders), switch)
+        assert re.search(r"needs about .* of memory, and 1 MB are free; most goes to .*: lower", said)
+    assert not (tmp_path / "other").exists()
+
+
+def test_train_ends_with_its_metrics(shell: Shell, shop: Path, encoders: list[str], tmp_path: Path):
+    arguments = ("train", shop, "-o", tmp_path / "run", *options([*encoders, "run.validation=0.5"]))
+    found = shell.json(*arguments)
+    assert {*found["metrics"]} == {"loss", "validation P@1"}
+    assert "; validation P@1 " in shell(*arguments, "--overwrite")
 
 
 def test_config_of_a_variant(shell: Shell):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mufin.model.hits import Hit, HitLists, Hits
     from mufin.model.mufin import Mufin
     from mufin.model.store import load, save
+    from mufin.train.calibrate import plan
     from mufin.train.fit import fit
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "fit",
     "load",
+    "plan",
     "save",
 ]
 
@@ -53,6 +55,7 @@ _MODULES = {
     "MufinError": "errors",
     "fit": "train.fit",
     "load": "model.store",
+    "plan": "train.calibrate",
     "save": "model.store",
 }
 

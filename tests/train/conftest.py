@@ -15,10 +15,10 @@ from mufin.progress import Progress
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.train.data import TrainingData
-from mufin.train.finetune import _Tuner
+from mufin.train.finetune import Tuner
 from mufin.train.fit import seed_everything, training_data
 from mufin.train.loop import Context
-from mufin.train.pretrain import _Siamese
+from mufin.train.pretrain import Siamese
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import Networks, transfer
 
@@ -62,7 +62,7 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
 def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The loss of every step."""
     seen: list[float] = []
-    for trainer in (_Siamese, _Tuner):
+    for trainer in (Siamese, Tuner):
         monkeypatch.setattr(trainer, "step", _spied(trainer.step, seen))
     return seen
 

@@ -263,7 +263,7 @@ def test_excluded_pairs_are_no_negatives(stage: Any, monkeypatch: pytest.MonkeyP
     hidden[:, 2] = ~it.data.relevance.toarray()[:, 2]
     object.__setattr__(it.data, "exclude", csr_matrix(hidden))
     drawn, ignored = [], []
-    step = module_iv._Tuner._loss
+    step = module_iv.Tuner._loss
 
     def spied(self: Any, sample: module_iv.Sample, *bags: Any) -> Tensor:
         rows = zip(sample.points.tolist(), sample.own.tolist(), strict=True)
@@ -276,7 +276,7 @@ def test_excluded_pairs_are_no_negatives(stage: Any, monkeypatch: pytest.MonkeyP
         ignored.append(int(hidden.sum()))
         return softmax(logits, positive, hidden)
 
-    monkeypatch.setattr(module_iv._Tuner, "_loss", spied)
+    monkeypatch.setattr(module_iv.Tuner, "_loss", spied)
     monkeypatch.setattr(module_iv, "decoupled_softmax", watched)
     finetune(it.networks, it.data, it.shortlist, it.config, it.context)
     assert drawn
@@ -293,7 +293,7 @@ def test_excluded_pairs_have_no_influence_in_pretraining(loss: str, stage: Any) 
     hidden = ~it.data.relevance.toarray()
     object.__setattr__(it.data, "exclude", csr_matrix(hidden))  # no pair is left that could be a negative
     before = state(it.embedder)
-    trainer = module_i._Siamese(it.embedder, it.data, it.config.pretrain, it.context, 1)
+    trainer = module_i.Siamese(it.embedder, it.data, it.config.pretrain, it.context, 1)
     assert float(trainer.step(torch.from_numpy(it.data.used_labels)).detach()) == 0
     gradients = [p.grad for p in it.embedder.parameters() if p.grad is not None]
     assert all(not g.any() for g in gradients)

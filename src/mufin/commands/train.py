@@ -12,10 +12,13 @@ from mufin.commands import printing
 from mufin.commands.config import chosen_settings
 from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings, Variant
 from mufin.errors import UsageError
+from mufin.progress import roughly
+from mufin.runtime.usage import gigabytes
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
     from mufin.train.checkpoint import IfExists
+    from mufin.train.plan import Plan
 
 
 def train(
@@ -46,17 +49,22 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model or the stopped training in RUN.")
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only show the time, memory and disk space that it will take.")
+    ] = False,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a catalogue.
 
+    First measures for some seconds what training will take, and stops if memory or disk do not suffice.
     A stopped or killed training goes on with --resume, and ends with the same model.
 
     \b
     Example:
       mufin train shop/ -o runs/shop
+      mufin train shop/ -o runs/shop --plan
       mufin train shop/ -o runs/shop --resume
       mufin train shop/ -o runs/words --modalities text --set finetune.epochs=10
       mufin train shop/ -o runs/no-as --preset paper --variant no-as
@@ -69,16 +77,35 @@ def train(
     chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
     used = chosen_settings(preset, config, variant, [*chosen, *(settings or [])])
     from mufin.data.catalogue import Catalogue
+    from mufin.encode.cache import cache_folder
+    from mufin.progress import Progress
     from mufin.runtime.memory import keep_freed_memory
+    from mufin.runtime.usage import free_disk, free_memory
+    from mufin.train.epochs import VALIDATION
 
     catalogue = Catalogue.read(folder)
     if sets is not None:
         catalogue = catalogue.from_sets(sets, used.sets.points, used.seed)
+    progress, metrics = Progress(quiet or json), dict[str, float]()
     with keep_freed_memory():
+        from mufin.train.calibrate import plan as plan_training
+        from mufin.train.checkpoint import is_finished, refuse
         from mufin.train.fit import fit
 
+        if not plan:
+            refuse(output, existing)
+        planned = None
+        if plan or not (resume and is_finished(output)):
+            planned = plan_training(catalogue, used, split, progress)
+            if plan:
+                return printing.show_json(planned.to_json()) if json else _show_plan(planned)
+            planned.check(free_memory(), free_disk(output), free_disk(cache_folder()))
+            progress.say(str(planned))
         try:
-            model = fit(catalogue, used, output, split, quiet or json, if_exists=existing)
+            model = fit(
+                catalogue, used, output, split, quiet or json,
+                if_exists=existing, callbacks=[lambda event: metrics.update(event.values)], plan=planned,
+            )  # fmt: skip
         except KeyboardInterrupt:
             typer.echo("To go on, run the same command with --resume.", err=True)
             raise
@@ -88,11 +115,13 @@ def train(
             "model": output,
             "labels": len(model.labels),
             "seconds": round(seconds, 1),
+            "metrics": metrics,
         }
         printing.show_json(facts)
         return
     labels, took = printing.count(len(model.labels), "label"), printing.duration(seconds)
-    typer.echo(f"Trained on {labels} in {took}; the model is in {output}")
+    found = f"; {VALIDATION} {metrics[VALIDATION]:.1f} %" if VALIDATION in metrics else ""
+    typer.echo(f"Trained on {labels} in {took}{found}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
 
 
@@ -131,6 +160,23 @@ def demo(
     typer.echo(f"\nTrained in {printing.duration(found.train_seconds)}; the model is in {output}")
     query = found.examples[0].text if found.examples else "house"
     printing.show_next([f'mufin recommend {output} "{query}"', f"mufin info {output}"])
+
+
+def _show_plan(plan: Plan) -> None:
+    """Print what each stage will take, and what the disk space is for."""
+    gpu = bool(plan.gpu)
+    header = ["stage", "time", "memory", *["GPU memory"] * gpu, "disk"]
+    rows = [
+        [s.name, roughly(s.seconds), gigabytes(s.memory), *[gigabytes(s.gpu)] * gpu, gigabytes(s.disk)]
+        for s in plan.stages
+    ]
+    printing.show_table(header, rows)
+    space = ", ".join(f"{name} {gigabytes(size)}" for name, size in plan.disk_parts.items())
+    memory = ", ".join(f"{name} {gigabytes(size)}" for name, size in plan.memory_parts.items())
+    typer.echo(f"\n{plan}")
+    typer.echo(f"In the feature cache already: {plan.cached:.0%}")
+    typer.echo(f"Memory: {memory}")
+    typer.echo(f"Disk: {space}; checkpoints are removed at the end")
 
 
 def _next_commands(run: Path, folder: Path, catalogue: Catalogue) -> list[str]:

@@ -142,6 +142,10 @@ class FeatureCache:
             shards = [shard for shard in shards if not any(shard is one for one in damaged)]
             retry, job.advance = True, lambda _: None
 
+    def known(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return which of these descriptors are cached."""
+        return _cached(self._open_shards(), keys)
+
     def _open_shards(self) -> list[Shard]:
         """Open all valid files; remove damaged ones."""
         found: list[Shard] = []

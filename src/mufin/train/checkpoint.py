@@ -169,7 +169,7 @@ def claimed(run: Path, minutes: float, if_exists: IfExists) -> Iterator[Checkpoi
     A folder that is new and still empty at the end is removed.
     """
     checkpoints = Checkpoints(run, minutes)
-    _refuse(run, checkpoints.stopped(), if_exists)
+    refuse(run, if_exists)
     existed = run.exists()
     run.mkdir(parents=True, exist_ok=True)
     if not os.access(run, os.W_OK):
@@ -193,9 +193,9 @@ def is_finished(run: Path) -> bool:
     return (run / MANIFEST).exists() and not (run / FOLDER).exists()
 
 
-def _refuse(run: Path, stopped: str, if_exists: IfExists) -> None:
+def refuse(run: Path, if_exists: IfExists) -> None:
     """Raise UsageError if the folder holds something that may not be replaced."""
-    model = (run / MANIFEST).exists()
+    model, stopped = (run / MANIFEST).exists(), Checkpoints(run, 0).stopped()
     if if_exists == "refuse" and stopped:
         raise UsageError(
             f'{run} holds a training {stopped}. To go on, use --resume (in Python: if_exists="resume"); '

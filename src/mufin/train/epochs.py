@@ -15,6 +15,8 @@ from mufin.progress import Task
 from mufin.train.checkpoint import State, load_trained_state, trained_state
 from mufin.train.loop import Context, Event, Loop
 
+VALIDATION = "validation P@1"  # %, on held-out points
+
 
 class Trainer(Protocol):
     """What a module does in its epochs and steps."""
@@ -87,6 +89,7 @@ class Epochs:
         with self.context.progress.task(self.trainer.title, self.epochs * self.per_epoch) as task:
             task.advance(self._finished_steps)
             while self.epoch < self.epochs:
+                task.at(f"epoch {self.epoch + 1} of {self.epochs}")
                 for batch in self._batches(saved):
                     self._step(batch, task)
                 saved = None
@@ -137,8 +140,8 @@ class Epochs:
 
     def _validated(self, precision: float, task: Task) -> None:
         """Report the P@1 of held-out points, and end the module if it has not improved for long."""
-        task.advance(0, **{"P@1": precision})
-        self._tell({"validation P@1": precision})
+        task.advance(0, **{VALIDATION: precision})
+        self._tell({VALIDATION: precision})
         self.without_gain = 0 if precision > self.best else self.without_gain + 1
         self.best = max(self.best, precision)
         if self.context.patience is not None and self.without_gain >= self.context.patience:

@@ -40,7 +40,7 @@ def finetune(
     if not steps:
         return
     networks.train()
-    trainer = _Tuner(networks, data, shortlist, config, context.generator, steps)
+    trainer = Tuner(networks, data, shortlist, config, context.generator, steps)
     Epochs(trainer, settings.epochs, per_epoch, context).run(validate)
     networks.eval()
 
@@ -54,7 +54,7 @@ class Sample:
     labels: Tensor  # (U,) ascending: all labels of `own`, and random ones
 
 
-class _Tuner:
+class Tuner:
     """Run the steps of Module IV."""
 
     name, title = "finetune", "Fine-tuning"

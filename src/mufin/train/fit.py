@@ -19,7 +19,7 @@ from mufin.encode.features import Groups
 from mufin.errors import CatalogueError, UsageError
 from mufin.model.mufin import Mufin
 from mufin.model.store import load, pick_device, save
-from mufin.progress import Progress
+from mufin.progress import Progress, Stages
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
@@ -38,6 +38,7 @@ from mufin.train.data import TrainingData
 from mufin.train.epochs import TensorBoard
 from mufin.train.finetune import finetune
 from mufin.train.loop import Callback, Context, seeded
+from mufin.train.plan import STAGES, Plan
 from mufin.train.pretrain import pretrain
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import Networks, transfer
@@ -54,23 +55,26 @@ def fit(
     *,
     if_exists: IfExists = "refuse",
     callbacks: Sequence[Callback] = (),
+    plan: Plan | None = None,
 ) -> Mufin:
     """Train a model on a split of the catalogue; without settings, use the preset `best`.
 
     With `out`, also save it there, and write checkpoints while training. If that folder holds a model or a
     stopped training, `if_exists` says whether to "refuse", to "resume" the training or to "overwrite" it. The
     same seed gives the same model on the same machine, however often training was stopped and resumed.
-    Callbacks are called with an `Event` every few steps.
+    Callbacks are called with an `Event` every few steps. With a `plan`, progress shows the time left in all.
     """
     config = config or Config.preset("best")
     if out is not None and if_exists == "resume" and is_finished(Path(out)):
         return _finished(Path(out), config)
-    run = _Run(catalogue, config, split, Progress(quiet), list(callbacks))
+    seconds = {stage.name: stage.seconds for stage in plan.stages} if plan else dict.fromkeys(STAGES, 0.0)
+    run = _Run(catalogue, config, split, Stages(seconds, quiet), list(callbacks))
     if out is None:
         return run.model(None, if_exists)
     with claimed(Path(out), config.run.checkpoint, if_exists) as checkpoints:
         if config.run.tensorboard:
             run.callbacks.append(TensorBoard(Path(out) / "logs"))
+            run.progress.say(f"Logs: {Path(out) / 'logs'} (show them with: tensorboard --logdir {out})")
         model = run.model(checkpoints, if_exists)
         save(model, out)
         checkpoints.discard()
@@ -96,13 +100,14 @@ class _Run:
     catalogue: Catalogue
     config: Config
     split: str
-    progress: Progress
+    progress: Stages
     callbacks: list[Callback]
 
     def model(self, checkpoints: Checkpoints | None, if_exists: IfExists) -> Mufin:
         """Prepare the data, then run Modules I to IV and build the model."""
         config, points = self.config, _checked(self.catalogue.split(self.split), self.split)
         seed_everything(config.seed)
+        self.progress.begin("encoding")
         embedder = Embedder(config).to(pick_device(config.run.device))
         trained_on = self.catalogue.only(config.modalities).items.take(np.unique(points.members))
         signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
@@ -116,20 +121,23 @@ class _Run:
         )
         held_out = hold_out(data, settings.validation, np.random.default_rng(config.seed))
         data = replace(data, held_out=held_out)
-        networks = _trained(embedder, data, config, context)
+        networks = self._trained(embedder, data, context)
+        self.progress.begin("assembling")
         return assemble(networks, signals, config, self.catalogue, data, self.progress)
 
-
-def _trained(embedder: Embedder, data: TrainingData, config: Config, context: Context) -> Networks:
-    """Run Modules I to IV and return the networks."""
-    used, held = data.take(data.seen), data.take(data.held_out)
-    validate = partial(precision_at_1, embedder, held) if len(data.held_out) else None
-    pretrain(embedder, used, config.pretrain, context, validate)
-    shortlist = _shortlists(embedder, used, config, context)
-    networks = transfer(config, embedder, used)
-    validate = partial(precision_at_1, embedder, held, networks) if len(data.held_out) else None
-    finetune(networks, used, shortlist, config, context, validate)
-    return networks
+    def _trained(self, embedder: Embedder, data: TrainingData, context: Context) -> Networks:
+        """Run Modules I to IV and return the networks."""
+        config, used, held = self.config, data.take(data.seen), data.take(data.held_out)
+        validate = partial(precision_at_1, embedder, held) if len(data.held_out) else None
+        self.progress.begin("pre-training")
+        pretrain(embedder, used, config.pretrain, context, validate)
+        self.progress.begin("shortlists")
+        shortlist = _shortlists(embedder, used, config, context)
+        networks = transfer(config, embedder, used)
+        validate = partial(precision_at_1, embedder, held, networks) if len(data.held_out) else None
+        self.progress.begin("fine-tuning")
+        finetune(networks, used, shortlist, config, context, validate)
+        return networks
 
 
 def _shortlists(embedder: Embedder, data: TrainingData, config: Config, context: Context) -> Shortlist:

@@ -33,12 +33,12 @@ def pretrain(
     if not any(weight.requires_grad for weight in embedder.parameters()):
         return  # frozen encoders without A_S or a learnt projection
     embedder.train()
-    trainer = _Siamese(embedder, data, settings, context, steps)
+    trainer = Siamese(embedder, data, settings, context, steps)
     Epochs(trainer, settings.epochs, per_epoch, context).run(validate)
     embedder.eval()
 
 
-class _Siamese:
+class Siamese:
     """Run the steps of Module I, and keep the embeddings that select hard positives."""
 
     name, title = "pretrain", "Pre-training"
