@@ -89,6 +89,8 @@ def test_one_label_each_and_all_forms_of_items(quick: Config) -> None:
     for form in (np.array(TITLES), pd.Series(TITLES), [{"title": title} for title in TITLES]):
         assert made.predict(form).tolist() == found.tolist()
     assert made.score(TITLES, COLOURS) == pytest.approx(np.mean(found == np.array(COLOURS)))
+    column = pd.DataFrame({"colour": COLOURS})
+    assert clone(made).fit(TITLES, column).predict(TITLES).tolist() == found.tolist()
     numbers = [COLOURS.index(colour) for colour in COLOURS]
     assert clone(made).fit(TITLES, numbers).predict(TITLES).dtype.kind == "i"
 

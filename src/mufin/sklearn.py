@@ -170,6 +170,8 @@ def _best(probabilities: csr_matrix) -> npt.NDArray[np.int64]:
 
 def _relevance(Y: Any) -> tuple[Form, npt.NDArray[Any], csr_matrix]:
     """Return the form of Y, its labels in order, and which items have which, (n, L)."""
+    if _is_column(Y):
+        Y = np.asarray(Y).ravel()
     if issparse(Y) or getattr(Y, "ndim", 1) == 2:
         values: Any = Y if issparse(Y) else np.asarray(Y)
         if values.dtype.kind not in "biuf":
@@ -197,6 +199,13 @@ def _relevance(Y: Any) -> tuple[Form, npt.NDArray[Any], csr_matrix]:
     ones = np.ones(len(flat), np.int64)
     matrix = csr_matrix((ones, (np.repeat(np.arange(len(rows)), counts), columns)), (len(rows), len(classes)))
     return "lists" if any(listed) else "single", classes, csr_matrix(matrix, dtype=bool)
+
+
+def _is_column(Y: Any) -> bool:
+    """Return whether Y is a column (n, 1) of labels; one of 0 and 1 is an indicator of a single label."""
+    if issparse(Y) or getattr(Y, "ndim", 1) != 2 or Y.shape[1] != 1:
+        return False
+    return not np.isin(np.asarray(Y), [0, 1]).all()
 
 
 def _check_alike(labels: list[Any]) -> None:
