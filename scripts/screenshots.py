@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-ITEM = "openclipart:food/desserts/muffin_jean_victor_balin_"
+ITEM = "openclipart:food/desserts/pie_pumpkin"  # its first three labels are right
 LABEL = "q1905"  # dessert
 DESKTOP, PHONE = {"width": 1400, "height": 880}, {"width": 390, "height": 844}
 # name: (address, element to wait for, window size, colour scheme)
@@ -64,11 +64,19 @@ def shrink(png: Path) -> None:
 def take(browser: Any, address: str) -> None:
     """Take all screenshots."""
     for name, (view, ready, size, colours) in SCREENSHOTS.items():
-        page = browser.new_page(viewport=size, color_scheme=colours, reduced_motion="reduce")
+        page = browser.new_page(
+            viewport=size, color_scheme=colours, reduced_motion="reduce", has_touch=size is PHONE,
+            is_mobile=size is PHONE,
+        )  # fmt: skip
         page.goto(address + view)
+        page.locator(ready).first.wait_for(timeout=120_000)
+        page.reload()  # the first query takes longer
         page.locator(ready).first.wait_for(timeout=120_000)  # computing the map takes long the first time
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(400)
+        if ITEM in view:
+            relevant = page.locator(".hits > li").evaluate_all("all => all.map((hit) => hit.className)")
+            assert relevant[:3] == ["relevant"] * 3, f"the first labels of {ITEM} are not all right"
         page.screenshot(path=IMAGES / f"{name}.png")
         page.close()
         shrink(IMAGES / f"{name}.png")
