@@ -91,6 +91,8 @@ def _mutated(name: str, data: bytes, most: int, seed: int) -> bytes:
 
 def fuzz(name: str, folder: Path, runs: int, seconds: int) -> None:
     """Fuzz one parser in this process, which ends with it."""
+    pa.set_cpu_count(1)  # not in the parent: threads of Arrow that exist before a fork can stop the child
+    pa.set_io_thread_count(1)
     parser = parsers.PARSERS[name]
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -143,8 +145,6 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="parse this input only")
     args = parser.parse_args()
     parsers.quicken()
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
     names = list(parsers.PARSERS) if args.parsers == ["all"] else args.parsers
     if args.input:
         one_input(names[0], args.input.read_bytes())
