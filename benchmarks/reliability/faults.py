@@ -5,9 +5,9 @@
 
 A library loaded before all others (faults.c, compiled here) counts the calls that open, write, sync, rename,
 link and remove files below a folder, and lets the n-th fail: once with "input/output error" and "permission
-denied", and with "no space left" from there on. --reads counts reading, too. Every attempt is a process of its
-own. It must end with the undisturbed result or with an OSError or a MufinError; the folder must then hold the
-old model, the new one or none, as before; and the next attempt must succeed and leave nothing behind.
+denied", and with "no space left" from there on. --reads counts reading, too. Every attempt is a process of
+its own. It must end with the undisturbed result, or with an OSError or a MufinError that names a file. The
+folder must then hold the old model, the new one or none, and the next attempt must succeed and leave nothing.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Refused(Exception):
 
 
 class Serve(Labels):
-    """Adding a label over HTTP; what was refused must not be served, and what was acknowledged must be kept."""
+    """Adding a label over HTTP; what was refused must not be served, what was acknowledged must be."""
 
     name = "serve"
 

@@ -1,6 +1,9 @@
 """Kill a real training at random moments, resume it, and compare the result with an uninterrupted one.
 
-    python benchmarks/reliability/killed_training.py --catalogue src/mufin/demo --preset fast --kills 200
+    python benchmarks/reliability/killed_training.py --kills 200
+    python benchmarks/reliability/killed_training.py --catalogue src/mufin/demo --preset fast --kills 20
+
+The first trains tiny networks on a small made catalogue.
 
 Each attempt is a process of its own, killed by SIGKILL after a random time, and every fifth one while it
 saves the final model. The feature cache is empty at first, so encoding is killed, too. With --checkpoint 0,
@@ -81,24 +84,39 @@ def stage(run: Path, saving: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--catalogue", type=Path, required=True)
+    parser.add_argument("--catalogue", type=Path, help="the made one by default")
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--config", type=Path, help="TOML file instead of a preset")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=1e9, help="end earlier after so many")
     parser.add_argument("--checkpoint", type=float, default=0, help="minutes")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     random.seed(options.seed)
-    config = Config.read(options.config) if options.config else Config.preset(options.preset)
-    config = config.override([f"run.checkpoint={options.checkpoint}"])
     folder = Path(tempfile.mkdtemp(prefix="mufin-kills-"))
     try:
-        print(json.dumps(study(options.catalogue, config, options.kills, folder)))
+        catalogue, config = options.catalogue, Config.preset(options.preset)
+        if catalogue is None:
+            catalogue, config = made(folder)
+        if options.config:
+            config = Config.read(options.config)
+        config = config.override([f"run.checkpoint={options.checkpoint}"])
+        print(json.dumps(study(catalogue, config, options.kills, options.minutes, folder)))
     finally:
         shutil.rmtree(folder)
 
 
-def study(catalogue: Path, config: Config, kills: int, folder: Path) -> dict[str, object]:
+def made(folder: Path) -> tuple[Path, Config]:
+    """Return the small catalogue of the tests, and settings with tiny encoders."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    from made import made_config, made_encoders, made_shop
+
+    made_shop(3).write(folder / "shop")
+    changes = ["pretrain.epochs=20", "finetune.epochs=10", "memory.neighbours=5"]
+    return folder / "shop", made_config(*made_encoders(folder / "encoders")).override(changes)
+
+
+def study(catalogue: Path, config: Config, kills: int, minutes: float, folder: Path) -> dict[str, object]:
     """Kill trainings until there were so many kills; return where they hit and how many models came of it."""
     Embedder(config)  # import everything once: each attempt is a fork
     started = time.monotonic()
@@ -108,7 +126,7 @@ def study(catalogue: Path, config: Config, kills: int, folder: Path) -> dict[str
     expected = (whole / MANIFEST).read_text()
     stages: Counter[str] = Counter()
     run, cache, same, most, here = folder / "run", folder / "cache-1", 0, 0, 0
-    while stages.total() < kills:
+    while stages.total() < kills and time.monotonic() < started + 60 * minutes:
         child = attempt(catalogue, config, run, cache)
         saving = stages.total() % 5 == 4
         if not finished(child, random.uniform(0, seconds), run, saving):

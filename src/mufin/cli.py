@@ -1,6 +1,7 @@
 """The command line: register the commands, and report errors as one line and an exit code.
 
-Exit codes: 0 success, 1 unusable folder (`check`), 2 wrong usage or error, 130 stopped by Ctrl-C.
+Exit codes: 0 success, 1 unusable folder (`check`), 2 wrong usage or error, 130 stopped by Ctrl-C, 143 by
+SIGTERM (`train`).
 """
 
 from __future__ import annotations
@@ -86,6 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; torch says so with a RuntimeError."""
+    says = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in says)
+
+
 def _one_line(error: Exception) -> str:
     """Describe an error on one line."""
     format_message = getattr(error, "format_message", None)  # typer's own errors
@@ -93,7 +100,7 @@ def _one_line(error: Exception) -> str:
         text = str(error)
     elif format_message is not None:
         text = f"{format_message()} See: {_command(error)} --help"
-    elif isinstance(error, MemoryError):
+    elif _out_of_memory(error):
         text = "out of memory; try a smaller batch"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'input or output'}: {error.strerror or error}"

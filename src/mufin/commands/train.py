@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +15,7 @@ import typer
 from mufin.commands import printing
 from mufin.commands.config import chosen_settings
 from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings, Variant
-from mufin.errors import UsageError
+from mufin.errors import MufinError, UsageError
 from mufin.progress import roughly
 from mufin.runtime.usage import gigabytes
 
@@ -95,20 +99,17 @@ def train(
         if not plan:
             refuse(output, existing)
         planned = None
-        if plan or not (resume and is_finished(output)):
-            planned = plan_training(catalogue, used, split, progress)
-            if plan:
-                return printing.show_json(planned.to_json()) if json else _show_plan(planned)
-            planned.check(free_memory(), free_disk(output), free_disk(cache_folder()))
-            progress.say(str(planned))
-        try:
+        with _resumable():
+            if plan or not (resume and is_finished(output)):
+                planned = plan_training(catalogue, used, split, progress)
+                if plan:
+                    return printing.show_json(planned.to_json()) if json else _show_plan(planned)
+                planned.check(free_memory(), free_disk(output), free_disk(cache_folder()))
+                progress.say(str(planned))
             model = fit(
                 catalogue, used, output, split, quiet or json,
                 if_exists=existing, callbacks=[lambda event: metrics.update(event.values)], plan=planned,
             )  # fmt: skip
-        except KeyboardInterrupt:
-            typer.echo("To go on, run the same command with --resume.", err=True)
-            raise
     seconds = time.monotonic() - started
     if json:
         facts = {
@@ -123,6 +124,28 @@ def train(
     found = f"; {VALIDATION} {metrics[VALIDATION]:.1f} %" if VALIDATION in metrics else ""
     typer.echo(f"Trained on {labels} in {took}{found}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say how to go on after whatever stops a training; SIGTERM ends it like Ctrl-C, with exit code 143."""
+
+    def terminate(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except MufinError:  # says itself what to do
+        raise
+    except BaseException:
+        typer.echo("The training stopped. To go on, run the same command with --resume.", err=True)
+        raise
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def demo(

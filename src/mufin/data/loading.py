@@ -36,7 +36,7 @@ def loaded(
     threads, kept = _threads(), batch - 1 if overlap else 0
     try:
         for number, picture in enumerate(pictures, 1):  # read lazy sequences in this thread only
-            waiting.append(threads.submit(_load, picture, size))
+            waiting.append(_submitted(threads, picture, size))
             if len(waiting) < batch and number < len(pictures):
                 continue
             if not overlap:
@@ -48,6 +48,16 @@ def loaded(
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _submitted(threads: ThreadPoolExecutor, picture: Picture, size: int) -> Future[Loaded]:
+    """Let a thread decode an image; do it here if the system allows no more threads."""
+    try:
+        return threads.submit(_load, picture, size)
+    except RuntimeError:
+        done: Future[Loaded] = Future()
+        done.set_result(_load(picture, size))
+        return done
 
 
 def _load(picture: Picture, size: int) -> Loaded:

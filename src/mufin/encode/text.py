@@ -28,6 +28,7 @@ from mufin.encode.checkpoints import (
 )
 from mufin.encode.network import Cut
 from mufin.errors import ConfigError
+from mufin.files.tensors import disk_error
 from mufin.runtime.autograd import replace_dropout
 from mufin.runtime.fast_bert import FastBert, supports
 from mufin.runtime.onednn import fast_dtype
@@ -267,7 +268,12 @@ class TextEncoder(nn.Module):
             if backend is not None:  # drop the options of its last call or checkpoint
                 backend.no_truncation()
                 backend.no_padding()
-            self.tokenizer.save_pretrained(folder)
+            try:
+                self.tokenizer.save_pretrained(folder)
+            except Exception as error:  # tokenizers raises a bare Exception for errors of the disk
+                if "(os error" not in str(error):
+                    raise
+                raise disk_error(folder, error) from None
 
 
 def _max_positions(config: Any, embeddings: nn.Module) -> int | None:

@@ -141,8 +141,12 @@ def _staged_save(model: Mufin, folder: Path) -> Iterator[Path]:
                 "load it again and repeat the change"
             )
         model.compact()
-        with staging(folder) as staged:
-            yield staged
+        try:
+            with staging(folder) as staged:
+                yield staged
+        except OSError as error:
+            error.filename = error.filename or str(folder)  # not all libraries name the file
+            raise
 
 
 def _remember(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from mufin.encode.embedder import Embedder
-from mufin.errors import UsageError
+from mufin.errors import ModelError, UsageError
 from mufin.progress import Task
 from mufin.train.checkpoint import State, load_trained_state, trained_state
 from mufin.train.loop import Context, Event, Loop
@@ -128,8 +129,10 @@ class Epochs:
     def _step(self, batch: Tensor, task: Task) -> None:
         loss = self.trainer.step(batch)
         self.done += 1
-        if self._finished_steps % 5 == 1:  # reading a loss synchronises the GPU
-            value = float(loss.detach())
+        told = self._finished_steps % 5 == 1
+        if told or not loss.is_cuda:  # reading a loss synchronises the GPU
+            value = self._finite(float(loss.detach()))
+        if told:
             self.mean_loss = value if self.mean_loss is None else 0.8 * self.mean_loss + 0.2 * value
             task.advance(1, loss=self.mean_loss)
             self._tell({"loss": value})
@@ -137,6 +140,15 @@ class Epochs:
             task.advance(1)
         if self.context.checkpoints is not None and self.context.checkpoints.due():
             self._checkpoint()
+
+    def _finite(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            name, epoch = self.trainer.name, self.epoch + 1
+            raise ModelError(
+                f"training diverged: the loss is {loss} in {name}, epoch {epoch}, step {self.done}; "
+                f"lower {name}.lr and train again, with --overwrite (the last checkpoint is kept)"
+            )
+        return loss
 
     def _validated(self, precision: float, task: Task) -> None:
         """Report the P@1 of held-out points, and end the module if it has not improved for long."""
