@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -247,18 +246,3 @@ def test_two_trainings_on_one_cache(command: list[str], whole: Path, tmp_path: P
         both.append(subprocess.Popen([sys.executable, "-m", "mufin", *given], env=environment))
     assert [process.wait(120) for process in both] == [0, 0]
     assert content(tmp_path / "one") == content(tmp_path / "two") == content(whole)
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_operations_on_files_that_fail() -> None:
-    """A few of them; benchmarks/reliability/faults.py lets each fail."""
-    script = ROOT / "benchmarks" / "reliability" / "faults.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--every", "31", "--errors", "EIO", "ENOSPC"],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, check=False, timeout=400,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert set(found) == {"train", "save", "labels", "serve"}
-    assert sum(study["error"] for study in found.values()) > 5
