@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +232,176 @@ def test_label_pictures_that_are_paths(folder: Path) -> None:
     pq.write_table(table.append_column("images", paths), path)
     resign(folder)
     refused(folder, "images must be bytes")
+
+
+# -- in a process with little memory ------------------------------------------------------------------------
+
+# Loads, asks and saves each folder, and says what came of it; ends if anything runs or is written elsewhere.
+GUARDED = """
+import os, resource, sys, tempfile
+from pathlib import Path
+from mufin import Item, load, save
+from mufin.errors import MufinError
+load(sys.argv[1]).recommend([Item("q", ["red circle"])])  # imports everything
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+inside = (str(Path(sys.argv[2]).resolve()), tempfile.gettempdir() + "/torch", "/dev/null")
+def watch(event, args):
+    if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pickle.find_class"):
+        os.write(1, f"RAN {event} {args}\\n".encode()); os._exit(9)
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        os.write(1, f"ASKED {args}\\n".encode()); os._exit(9)
+    if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        if not os.path.realpath(os.fspath(args[0])).startswith(inside):
+            os.write(1, f"WROTE {args}\\n".encode()); os._exit(9)
+sys.addaudithook(watch)
+for folder in sys.argv[3:]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        model = load(folder)
+        model.recommend([Item("q", ["a" * 20_000 + "!"]), Item("r", ["red circle"])])
+        model.add_labels(Item("new", ["new"]))
+        save(model, folder)
+        said = "kept"
+    except MufinError as error:
+        said = f"refused {' '.join(str(error).split())}"
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    print(Path(folder).name, more, said, flush=True)
+"""
+PICKLE = b'cbuiltins\nexec\n(S\'open("{}", "w").close()\'\ntR.'
+
+
+def change_json(folder: Path, name: str, **values: Any) -> None:
+    path = part(folder, name)
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def add_part(folder: Path, name: str, content: bytes) -> None:
+    """Add a file to a layout folder and list it."""
+    layout = part(folder, "layout/text/config.json").parents[1]
+    path = layout / name.removeprefix("layout/")
+    path.write_bytes(content)
+    manifest = json.loads((folder / "mufin.json").read_text())
+    manifest["parts"][name] = {"file": str(path.relative_to(folder)), "size": 0, "hash": "0" * 32}
+    (folder / "mufin.json").write_text(manifest_text(manifest))
+
+
+def rename_part(folder: Path, file: str) -> None:
+    manifest = json.loads((folder / "mufin.json").read_text())
+    manifest["parts"]["network.safetensors"]["file"] = file
+    (folder / "mufin.json").write_text(manifest_text(manifest))
+
+
+def declared(shape: list[int], offsets: list[int], length: int | None = None) -> bytes:
+    header = json.dumps({"bags": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    return (len(header) if length is None else length).to_bytes(8, "little") + header
+
+
+def replacing(content: str, times: int) -> dict[str, Any]:
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
+    return {"type": "Sequence", "normalizers": [step] * times}
+
+
+def charsmap(piece: bytes) -> dict[str, Any]:
+    found = base64.b64encode((4).to_bytes(4, "little") + bytes(4) + piece + b"\0").decode()
+    return {"type": "Precompiled", "precompiled_charsmap": found}
+
+
+def split_by(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def many_labels(folder: Path, rows: int) -> None:
+    """A Parquet file of a few kilobytes with so many rows, and a manifest that says the same."""
+    table = pq.read_table(part(folder, "labels.parquet")).slice(0, 1)
+    table = pa.concat_tables([table.take(pa.array([0] * 1024))] * (rows // 1024))
+    pq.write_table(table, part(folder, "labels.parquet"), compression="zstd")
+    manifest = json.loads((folder / "mufin.json").read_text())
+    (folder / "mufin.json").write_text(manifest_text(manifest | {"labels": rows}))
+
+
+def linked(folder: Path, name: str) -> None:
+    """Move a part out of the folder, and leave a link in its place."""
+    path, away = part(folder, name), folder.parent.parent / "away" / folder.name
+    away.parent.mkdir(exist_ok=True)
+    path = path.parents[1] if name.startswith("layout/") else path
+    shutil.move(path, away)
+    path.symlink_to(away)
+
+
+TEXT = "layout/text"
+HOSTILE: dict[str, Callable[[Path], Any]] = {
+    "manifest-up": lambda f: rename_part(f, "network-0123456789/../../away"),
+    "manifest-absolute": lambda f: rename_part(f, "/etc/network-0123456789.safetensors"),
+    "manifest-nul": lambda f: rename_part(f, "network-0123456789.safetensors\0"),
+    "manifest-deep": lambda f: (f / "mufin.json").write_text("[" * 1_000_000),
+    "manifest-giant": lambda f: (f / "mufin.json").write_bytes(b"[" + b"[]," * 20_000_000),
+    "shape-giant": lambda f: part(f, "labels.safetensors").write_bytes(declared([1 << 40, 1 << 20], [0, 0])),
+    "shape-overflow": lambda f: part(f, "labels.safetensors").write_bytes(declared([1 << 62, 4], [0, 0])),
+    "shape-offsets": lambda f: part(f, "labels.safetensors").write_bytes(declared([4], [1 << 60, 1 << 61])),
+    "header-giant": lambda f: part(f, "labels.safetensors").write_bytes(declared([4], [0, 16], 1 << 60)),
+    "rows-many": lambda f: many_labels(f, 1 << 22),
+    "pickle-bin": lambda f: add_part(f, f"{TEXT}/pytorch_model.bin", PICKLE),
+    "pickle-pt": lambda f: add_part(f, f"{TEXT}/model.pt", PICKLE),
+    "pickle-pkl": lambda f: add_part(f, f"{TEXT}/vocab.pkl", PICKLE),
+    "pickle-ckpt": lambda f: add_part(f, f"{TEXT}/model.ckpt.index", PICKLE),
+    "pickle-args": lambda f: add_part(f, f"{TEXT}/training_args.bin", PICKLE),
+    "pickle-network": lambda f: part(f, "network.safetensors").write_bytes(PICKLE),
+    "pickle-labels": lambda f: part(f, "labels.parquet").write_bytes(PICKLE),
+    "jinja": lambda f: change_json(
+        f, f"{TEXT}/tokenizer_config.json", chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    ),
+    "jinja-file": lambda f: add_part(f, f"{TEXT}/chat_template.jinja", b"{% for i in range(10**9) %}"),
+    "json-giant": lambda f: part(f, f"{TEXT}/config.json").write_bytes(b'{"a": [' + b"[]," * 5_000_000),
+    "json-deep": lambda f: part(f, f"{TEXT}/tokenizer_config.json").write_text('{"a":' * 500_000),
+    "toml-giant": lambda f: part(f, "config.toml").write_text("a = [" + "[]," * 5_000_000 + "]"),
+    "regex-slow": lambda f: change_json(f, f"{TEXT}/tokenizer.json", pre_tokenizer=split_by("(a+)+b")),
+    "regex-deep": lambda f: change_json(f, f"{TEXT}/tokenizer.json", pre_tokenizer=split_by("(" * 100_000)),
+    "text-grows": lambda f: change_json(f, f"{TEXT}/tokenizer.json", normalizer=replacing("aa", 40)),
+    "text-explodes": lambda f: change_json(
+        f, f"{TEXT}/tokenizer.json", normalizer=replacing("b" * 1_000_000, 1)
+    ),
+    "text-mapped": lambda f: change_json(f, f"{TEXT}/tokenizer.json", normalizer=charsmap(b"b" * 1_000_000)),
+    "link-file": lambda f: linked(f, "network.safetensors"),
+    "link-folder": lambda f: linked(f, f"{TEXT}/config.json"),
+}  # fmt: skip
+HARMLESS = {
+    "jinja",
+    "jinja-file",
+    "pickle-bin",
+    "pickle-pt",
+    "pickle-pkl",
+    "pickle-ckpt",
+    "pickle-args",
+    "link-file",
+}
+
+
+def test_hostile_folders_in_little_memory(made: Path, tmp_path: Path) -> None:
+    """None runs code, writes elsewhere, asks a host, ends the process or takes a gigabyte."""
+    proof, folders = tmp_path / "proof", []
+    for name, spoil in HOSTILE.items():
+        folder = Path(shutil.copytree(made, tmp_path / "runs" / name))
+        spoil(folder)
+        if name.startswith("pickle"):
+            for path in folder.rglob("*"):
+                if path.is_file() and path.read_bytes() == PICKLE:
+                    path.write_bytes(PICKLE.replace(b"{}", str(proof).encode()))
+            (folder / "model.pkl").write_bytes(PICKLE.replace(b"{}", str(proof).encode()))
+        if not name.startswith("manifest"):
+            resign(folder)
+        folders.append(folder)
+    away = {path: path.read_bytes() for path in (tmp_path / "away").rglob("*") if path.is_file()}
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED, str(made), str(tmp_path / "runs"), *map(str, folders)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-400:]
+    said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert {*said} == {*HOSTILE}
+    assert {name for name, (_, what, *_) in said.items() if what == "kept"} <= HARMLESS
+    assert not {name: more for name, (more, *_) in said.items() if int(more) > 1000}
+    assert not proof.exists()
+    assert {path: path.read_bytes() for path in (tmp_path / "away").rglob("*") if path.is_file()} == away
 
 
 # -- faiss --------------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +22,7 @@ from mufin.errors import EncoderError, ModelError
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when transformers is imported
 MAX_VALUE = 1 << 24  # for any number in an encoder's configuration
 MAX_LAYERS = 1 << 10  # for numbers of layers or blocks
+MAX_GROWTH = 64  # times that a tokenizer's normalizer may lengthen a text
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,47 @@ def check_layout(path: Path) -> None:
         raise ModelError(
             f"{path} is not a valid encoder configuration ({error}); train the model again"
         ) from None
+
+
+def check_tokenizer(path: Path) -> None:
+    """Check that a stored tokenizer cannot lengthen texts without bounds: `a` → `aa`, forty times over."""
+    if not path.exists():
+        return
+    try:
+        steps = _steps(json.loads(path.read_text("utf-8")).get("normalizer"))
+        growth = math.prod(max(1, len(step["content"])) for step in steps if step["type"] == "Replace")
+        maps = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
+        longest = max((len(one) for found in maps for one in _replacements(found)), default=0)
+        if growth > MAX_GROWTH or longest > MAX_GROWTH or len(maps) > 1:
+            raise ValueError(f"it makes texts over {MAX_GROWTH} times longer")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path} is not a valid tokenizer ({error}); train the model again") from None
+
+
+@contextmanager
+def tokenizing() -> Iterator[None]:
+    """Turn a panic of the tokenizer, which is no Exception, into a ModelError: a slow regular expression."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"the tokenizer of this model cannot read a text: {error}") from None
+
+
+def _steps(normalizer: Any) -> list[dict[str, Any]]:
+    """Return all steps of a normalizer, of sequences within sequences, too."""
+    if normalizer is None:
+        return []
+    if normalizer["type"] == "Sequence":
+        return [step for one in normalizer["normalizers"] for step in _steps(one)]
+    return [normalizer]
+
+
+def _replacements(charsmap: str) -> list[bytes]:
+    """Return the replacements in a map of characters of sentencepiece: a length, a trie, then texts."""
+    found = base64.b64decode(charsmap)
+    return found[4 + int.from_bytes(found[:4], "little") :].split(b"\0")
 
 
 def _is_known(model_type: str) -> bool:

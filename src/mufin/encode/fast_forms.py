@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mufin.data.ragged import Ragged
 from mufin.encode.case import case_tokens, insert_case_tokens
-from mufin.encode.checkpoints import Layout, check_layout
+from mufin.encode.checkpoints import Layout, check_layout, check_tokenizer, tokenizing
 from mufin.encode.network import Lite0, hash_weights
 from mufin.encode.text import MAX_CHARACTERS, MIN_BF16_WIDTH, PACKED_BATCH, TextEncoder, hash_tokenizer
 from mufin.encode.vision import VisionEncoder
@@ -74,6 +74,7 @@ class FastTextEncoder(nn.Module):
         """Build from the layout in `folder` (see `can_load`); `load_state_dict` loads the weights."""
         super().__init__()
         check_layout(folder / CONFIG)
+        check_tokenizer(folder / TOKENIZER)
         self.layout = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
         config = json.loads(self.layout[CONFIG])
         self.width: int = config["hidden_size"]
@@ -112,7 +113,8 @@ class FastTextEncoder(nn.Module):
     def prepare(self, texts: Sequence[str]) -> Ragged:
         """Return a (1, H) vector per text if no layer was trained, else (T,) token ids."""
         shortened = [text[:MAX_CHARACTERS] for text in texts]
-        ids = [row.ids for row in self.tokenizer.encode_batch(shortened)]
+        with tokenizing():
+            ids = [row.ids for row in self.tokenizer.encode_batch(shortened)]
         if self.case:
             ids = insert_case_tokens(ids, shortened, self.case)
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])

@@ -20,11 +20,13 @@ from mufin.data.ragged import Ragged
 from mufin.encode.bag import Bag
 from mufin.encode.case import case_tokens, insert_case_tokens
 from mufin.encode.checkpoints import (
+    check_tokenizer,
     load_pretrained,
     load_stored,
     load_transformer,
     offline_text_folder,
     stored_transformer,
+    tokenizing,
 )
 from mufin.encode.network import Cut
 from mufin.errors import ConfigError
@@ -61,6 +63,7 @@ class TextEncoder(nn.Module):
             self.tokenizer = load_pretrained(hf.AutoTokenizer.from_pretrained, name)
         else:
             self.network = stored_transformer(folder, "text")
+            check_tokenizer(folder / "tokenizer.json")
             self.tokenizer = load_stored(hf.AutoTokenizer.from_pretrained, folder)
         self.max_length = settings.max_length
         self.depth: Layers = "all" if whole else settings.train_layers  # layers that `forward` runs
@@ -121,7 +124,8 @@ class TextEncoder(nn.Module):
         shortened = [text[:MAX_CHARACTERS] for text in texts]
         with TOKENIZER_LOCK:
             room = self.max_length - (1 if self.case else 0)
-            ids = self.tokenizer(shortened, truncation=True, max_length=room)["input_ids"]
+            with tokenizing():
+                ids = self.tokenizer(shortened, truncation=True, max_length=room)["input_ids"]
         if self.case:
             ids = insert_case_tokens(ids, shortened, self.case)
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])

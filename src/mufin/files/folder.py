@@ -65,7 +65,7 @@ def install(
     may_remain = manifest_files(folder) | {entry["file"] for entry in listed.values()}
     _write(staged / RECORD_NAME, json.dumps(sorted(may_remain)))
     for part, path in parts.items():
-        _move(path, folder / names[part], hashes[part])
+        _move(path, folder, folder / names[part], hashes[part])
     _write(staged / MANIFEST, manifest_text(manifest))
     (staged / MANIFEST).replace(folder / MANIFEST)
     return manifest
@@ -85,8 +85,11 @@ def _file_names(hashes: dict[str, str]) -> dict[str, str]:
     return names
 
 
-def _move(path: Path, target: Path, digest: str) -> None:
+def _move(path: Path, folder: Path, target: Path, digest: str) -> None:
     """Move a staged part into the folder unless an identical file is already there."""
+    for parent in [*target.parents][: len(target.relative_to(folder).parts) - 1]:
+        if parent.is_symlink():
+            raise ModelError(f"{parent} is a link, which may lead out of the folder: remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.is_file() or file_hash(target) != digest:
         with path.open("rb") as file:

@@ -12,6 +12,8 @@ REQUIRED_PARTS = {
     "config.toml", "network.safetensors", "labels.safetensors", "labels.parquet", "index.safetensors",
     "points.safetensors", "layout/text/config.json",
 }  # fmt: skip
+# A parser of JSON takes up to thirty times the bytes of a hostile file.
+MAX_LAYOUT_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 64 << 20
 LABEL_INDEPENDENT = ("config.", "network.", "layout/", "compatibility.")  # prefixes of part names
 
 
@@ -31,9 +33,19 @@ def read_model_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError("untrained")
         if not is_count(manifest["labels"]):
             raise ValueError("labels")
+        for part, entry in manifest["parts"].items():
+            if entry["size"] > _most_bytes(part):
+                raise ValueError(f"part {part!r} has {entry['size']:,} bytes, at most {_most_bytes(part):,}")
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise invalid_manifest(folder / MANIFEST, error) from None
     return manifest
+
+
+def _most_bytes(part: str) -> int:
+    """Return the most bytes that a part may have: those that are read into memory as a whole are limited."""
+    if part == "config.toml" or part.endswith("/config.json"):
+        return MAX_LAYOUT_BYTES
+    return MAX_TOKENIZER_BYTES if part.startswith("layout/") else 1 << 63
 
 
 def label_independent_parts(manifest: dict[str, Any]) -> dict[str, Any]:

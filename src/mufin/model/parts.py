@@ -32,6 +32,7 @@ from mufin.signals.base import Signal
 from mufin.signals.compatibility import Compatibility
 
 IMAGE_BYTES_IN_MEMORY = 64 << 20  # label images beyond this total size stay in their file
+MAX_EXPANSION = 50  # bytes in memory per byte of labels.parquet
 LABELS_PER_ROW_GROUP = 1024  # a row group is read for one image
 LABEL_TENSORS = ("weights", "alpha", "centroids", "has_centroid", "frequency")
 
@@ -114,10 +115,7 @@ def _label_table(items: Items) -> pa.Table:
 
 def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Labels:
     """Read the labels of a model."""
-    items = _read_items(files["labels.parquet"])
-    if len(items) != manifest["labels"]:
-        path, expected = files["labels.parquet"], manifest["labels"]
-        raise ModelError(f"{path} has {len(items)} labels, expected {expected}: {RECOVERY_HINT}")
+    items = _read_items(files["labels.parquet"], manifest["labels"])
     tensors = read_tensors(files["labels.safetensors"])
     n, dim = len(items), config.embed.dim
     rows = tensors.get_floats("bags", None, dim)
@@ -134,21 +132,34 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Label
     )  # fmt: skip
 
 
-def _read_items(path: Path) -> Items:
+def _read_items(path: Path, count: int) -> Items:
     try:
         lazy = keeps_pictures(path, IMAGE_BYTES_IN_MEMORY)
         file = pq.ParquetFile(path)
-        schema = file.schema_arrow
+        schema, found = file.schema_arrow, file.metadata.num_rows
+        if found != count:
+            raise ModelError(f"{path} has {found} labels, expected {count}: {RECOVERY_HINT}")
         if "images" in schema.names and schema.field("images").type.value_type != pa.binary():
             raise CatalogueError("images must be bytes, since a path could expose a local file")
         columns = [name for name in schema.names if name != "images" or not lazy]
         # Combine chunks: with one per row group, each `take` would cost a millisecond.
-        table = file.read(columns=columns).combine_chunks()
+        table = _read_within(file, columns, MAX_EXPANSION * path.stat().st_size + (1 << 28)).combine_chunks()
         table.validate(full=True)
         items = Items.from_table(table)
         return Items(items.table, StoredPictures(path)) if lazy else items
     except (pa.ArrowException, OSError, CatalogueError, AttributeError) as error:
         raise ModelError(f"{path} cannot be read ({error}): {RECOVERY_HINT}") from None
+
+
+def _read_within(file: pq.ParquetFile, columns: list[str], most: int) -> pa.Table:
+    """Read columns that take at most so many bytes: a short file may hold far more than fits in memory."""
+    batches, size = [], 0
+    for batch in file.iter_batches(LABELS_PER_ROW_GROUP, columns=columns):
+        size += batch.nbytes
+        if size > most:
+            raise CatalogueError(f"its labels take more than {most:,} bytes")
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else file.read(columns=columns)
 
 
 # -- the index and the remembered points ---------------------------------------------------------------------
