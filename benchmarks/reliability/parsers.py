@@ -198,6 +198,7 @@ def jsonl_seeds() -> list[bytes]:
 def parquet_file(data: bytes) -> None:
     kind, content = kind_and_rest(data, 2 * len(KINDS))
     path = put("x.parquet", content)
+    parquet.columns(path)
     parquet.keeps_pictures(path)
     (use_table, check_table)[kind % 2](path, KINDS[kind // 2])
 
