@@ -165,13 +165,13 @@ def test_files_that_may_not_grow(
 def test_a_loss_that_is_no_number(tiny_config: Config, whole: Path, tmp_path: Path) -> None:
     run, config = tmp_path / "run", tiny_config.override(["run.checkpoint=0"])
     with pytest.MonkeyPatch.context() as patch:
-        real, steps = finetune._Tuner.step, [0]
+        real, steps = finetune.Tuner.step, [0]
 
         def broken(*given: Any) -> Any:
             steps[0] += 1
             return real(*given) * (float("nan") if steps[0] == 2 else 1)
 
-        patch.setattr(finetune._Tuner, "step", broken)
+        patch.setattr(finetune.Tuner, "step", broken)
         with pytest.raises(ModelError, match="loss is nan in finetune, epoch 1, step 2; lower finetune.lr"):
             fit(made_shop(3), config, run, quiet=True)
     assert not (run / "mufin.json").exists()
