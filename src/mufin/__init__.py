@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mufin.errors import MufinError
     from mufin.model.explain import Explanation
     from mufin.model.hits import Hit, HitLists, Hits
+    from mufin.model.hub import push_to_hub
     from mufin.model.mufin import Mufin
     from mufin.model.store import load, save
     from mufin.train.calibrate import plan
@@ -38,6 +39,7 @@ __all__ = [
     "fit",
     "load",
     "plan",
+    "push_to_hub",
     "save",
 ]
 
@@ -56,6 +58,7 @@ _MODULES = {
     "fit": "train.fit",
     "load": "model.store",
     "plan": "train.calibrate",
+    "push_to_hub": "model.hub",
     "save": "model.store",
 }
 

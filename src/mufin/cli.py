@@ -24,6 +24,7 @@ from mufin.commands import (
     info,
     labels,
     predict,
+    push,
     recommend,
     serve,
     train,
@@ -42,7 +43,7 @@ app = typer.Typer(
 for command in (
     train.demo, check.check, config.config, train.train,
     evaluate.evaluate, compare.compare, predict.predict, recommend.recommend, predict.embed,
-    info.info, labels.add_labels, labels.remove_labels, export.export,
+    info.info, labels.add_labels, labels.remove_labels, export.export, push.push,
     serve.serve,
 ):  # fmt: skip
     app.command()(command)

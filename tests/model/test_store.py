@@ -174,7 +174,9 @@ def test_new_labels_rewrite_the_labels_alone(folder: Path) -> None:
     after = contents(folder)
     changed = {name.partition("-")[0] for name in before.keys() ^ after.keys()}
     assert changed == {"labels", "index"}
-    assert all(before[name] == after[name] for name in before.keys() & after.keys() - {"mufin.json"})
+    assert all(
+        before[name] == after[name] for name in before.keys() & after.keys() - {"mufin.json", "README.md"}
+    )
     assert len([name for name in after if name.startswith("labels-")]) == 2  # no old ones are left
     assert load(folder).recommend(ASKED, k=9) == model.recommend(ASKED, k=9)
 
@@ -262,7 +264,7 @@ def test_nothing_is_pickled_and_nothing_names_a_path_of_here(
     saved: Path, tiny_encoders: tuple[str, str]
 ) -> None:
     suffixes = {path.suffix for path in saved.rglob("*") if path.is_file() and path.name != ".mufin.lock"}
-    assert suffixes <= {".json", ".toml", ".safetensors", ".parquet", ".txt", ".faiss"}
+    assert suffixes <= {".md", ".json", ".toml", ".safetensors", ".parquet", ".txt", ".faiss"}
     here = os.fsencode(tiny_encoders[0])
     for path in saved.rglob("*"):
         if path.is_file() and not path.name.startswith("config-"):  # the settings say what was asked for

@@ -44,6 +44,7 @@ from mufin.files.folder import (
 )
 from mufin.files.lock import writing
 from mufin.files.tensors import write_tensors
+from mufin.model.hub import local_folder, write_card
 from mufin.model.manifest import FORMAT, label_independent_parts, read_model_manifest
 from mufin.model.mufin import Mufin
 from mufin.model.parts import (
@@ -88,7 +89,7 @@ def save(model: Mufin, folder: Path | str) -> None:
         if model.compatibility is not None:
             write_tensors(staged / "compatibility.safetensors", model.compatibility.tensors())
         model.embedder.save(staged / "layout")
-        _remember(model, folder, install(staged, folder, _manifest_facts(model)))
+        _finish(model, folder, staged, {})
 
 
 def save_labels(model: Mufin, folder: Path | str) -> None:
@@ -100,7 +101,7 @@ def save_labels(model: Mufin, folder: Path | str) -> None:
     with _staged_save(model, folder) as staged:
         same = label_independent_parts(read_model_manifest(folder))
         _write_labels(model, staged)
-        _remember(model, folder, install(staged, folder, _manifest_facts(model), same))
+        _finish(model, folder, staged, same)
 
 
 @contextmanager
@@ -149,6 +150,13 @@ def _staged_save(model: Mufin, folder: Path) -> Iterator[Path]:
             raise
 
 
+def _finish(model: Mufin, folder: Path, staged: Path, unchanged: dict[str, Any]) -> None:
+    """Install the staged parts and write the model card."""
+    manifest = install(staged, folder, _manifest_facts(model), unchanged)
+    _remember(model, folder, manifest)
+    write_card(folder, staged, manifest, model.config)
+
+
 def _remember(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
     """Record the manifest of the folder; copies of the model keep their own record."""
     model.saved = {**model.saved, folder.resolve(): manifest}
@@ -170,13 +178,15 @@ def _manifest_facts(model: Mufin) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(folder: Path | str, device: str = "auto", exact: bool = False) -> Mufin:
+def load(folder: Path | str, device: str = "auto", exact: bool = False, revision: str | None = None) -> Mufin:
     """Read a model folder, with large arrays memory-mapped; raise a ModelError if it is damaged or invalid.
+
+    A string "user/model" that is no local path is a model of the Hugging Face Hub, at `revision` if given.
 
     Encoders take the form that predicts fastest on the device, which rounds to bf16 on GPUs and on CPUs with
     bf16 instructions. `exact` keeps them as they were trained. Either form can be changed and saved.
     """
-    folder, where = Path(folder), pick_device(device)
+    folder, where = local_folder(folder, revision), pick_device(device)
     for _ in range(LOAD_ATTEMPTS):
         manifest = read_model_manifest(folder)
         try:
