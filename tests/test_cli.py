@@ -406,6 +406,14 @@ def test_predict_a_table(shell: Shell, run: Path, tmp_path: Path):
         assert expected in shell.fails("predict", run, new, *options, "-q", "-o", tmp_path / "x.csv")
 
 
+def test_predict_rows_in_another_encoding(shell: Shell, run: Path, tmp_path: Path):
+    new = tmp_path / "new.csv"
+    new.write_bytes(b"sku,name\nd\xe9sk,red desk\nb,t\xe9l\xe9\nc,blue lamp\n")
+    lines = shell("predict", run, new, "--id", "sku", "--text", "name", "-o", "-", "-k", 1, "-q").splitlines()
+    assert [line.split(",")[0] for line in lines] == ["id", "row-1", "b", "c"]
+    assert ["is not UTF-8" in line for line in lines] == [False, True, True, False]
+
+
 def test_only_probable_labels(shell: Shell, run: Path, shop: Path):
     for least in (0.0, 0.3, 1.0):
         out = shell("predict", run, shop, "--min-probability", least, "-q")

@@ -259,7 +259,8 @@ def _csv_rows(
             yield Row(place, {}, fault)
         elif any(map(str.strip, cells)):
             fault = _cells_fault(cells, header, encoding)
-            yield Row(place, dict(zip(header, cells, strict=False)), fault)
+            named = zip(header, cells, strict=False)
+            yield Row(place, {name: cell for name, cell in named if not fault or _is_encodable(cell)}, fault)
 
 
 def _csv_fault(error: csv.Error) -> str:
