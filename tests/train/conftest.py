@@ -51,7 +51,7 @@ def stage(shop: Catalogue, tiny_config: Config) -> Callable[..., Stage]:
         config = tiny_config.override(changes)
         seed_everything(config.seed)
         embedder = Embedder(config)
-        data = training_data(embedder, signals_of(config), catalogue, catalogue.split("train"), config, QUIET)
+        data = training_data(embedder, signals_of(config), catalogue, catalogue.split("train"), QUIET)
         networks = transfer(config, embedder, data)
         return Stage(config, networks, data, Context())
 

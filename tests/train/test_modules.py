@@ -57,7 +57,7 @@ def test_the_learning_rate_follows_one_cycle() -> None:
     rise = [0.2, 0.4, 0.6, 0.8]
     fall = [0.5 * (1 + math.cos(math.pi * t / 16)) for t in range(16)]
     for factor in rise + fall:
-        for optimizer, lr in zip(loop.optimizers, (0.5, 0.1), strict=True):
+        for optimizer, lr in zip((*loop.optimizers, *loop.row_optimizers), (0.5, 0.1), strict=True):
             assert optimizer.param_groups[0]["lr"] == pytest.approx(lr * factor)
         picked = nn.functional.embedding(torch.tensor([1]), rows, sparse=True)
         loop.step(weight.sum() + picked.sum())
@@ -353,7 +353,7 @@ def with_twins(kind: str) -> Catalogue:
 def test_points_of_the_same_text_are_held_out_together(kind: str, tiny_config: Config) -> None:
     catalogue = with_twins(kind)
     embedder, progress = Embedder(tiny_config), Progress(quiet=True)
-    data = training_data(embedder, (), catalogue, catalogue.split("train"), tiny_config, progress)
+    data = training_data(embedder, (), catalogue, catalogue.split("train"), progress)
     assert data.exclude.nnz
     held = hold_out(data, 0.3, np.random.default_rng(0))
     assert len(held)

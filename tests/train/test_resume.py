@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from made import made_shop
 from mufin import Catalogue, Config, fit
@@ -38,11 +39,11 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let a training end after so many steps of any module."""
     step, left = Loop.step, [steps]
 
-    def counted(self: Loop, *given: Any) -> None:
+    def counted(self: Loop, *given: Any) -> Tensor:
         if not left[0]:
             raise Stopped
         left[0] -= 1
-        step(self, *given)
+        return step(self, *given)
 
     monkeypatch.setattr(Loop, "step", counted)
 

@@ -72,6 +72,7 @@ def train(
       mufin train shop/ -o runs/shop --resume
       mufin train shop/ -o runs/words --modalities text --set finetune.epochs=10
       mufin train shop/ -o runs/no-as --preset paper --variant no-as
+      torchrun --nproc-per-node 4 -m mufin train shop/ -o runs/shop --resume
     """
     started = time.monotonic()
     if resume and overwrite:
@@ -95,12 +96,13 @@ def train(
         from mufin.train.calibrate import plan as plan_training
         from mufin.train.checkpoint import is_finished, refuse
         from mufin.train.fit import fit
+        from mufin.train.ranks import is_first, several_processes
 
         if not plan:
             refuse(output, existing)
         planned = None
         with _resumable():
-            if plan or not (resume and is_finished(output)):
+            if plan or not (several_processes() or (resume and is_finished(output))):
                 planned = plan_training(catalogue, used, split, progress)
                 if plan:
                     return printing.show_json(planned.to_json()) if json else _show_plan(planned)
@@ -110,6 +112,8 @@ def train(
                 catalogue, used, output, split, quiet or json,
                 if_exists=existing, callbacks=[lambda event: metrics.update(event.values)], plan=planned,
             )  # fmt: skip
+    if not is_first():  # one process of a torchrun speaks for all
+        return None
     seconds = time.monotonic() - started
     if json:
         facts = {
@@ -118,8 +122,7 @@ def train(
             "seconds": round(seconds, 1),
             "metrics": metrics,
         }
-        printing.show_json(facts)
-        return
+        return printing.show_json(facts)
     labels, took = printing.count(len(model.labels), "label"), printing.duration(seconds)
     found = f"; {VALIDATION} {metrics[VALIDATION]:.1f} %" if VALIDATION in metrics else ""
     typer.echo(f"Trained on {labels} in {took}{found}; the model is in {output}")

@@ -216,7 +216,7 @@ class Embedder(nn.Module):
         """Return the packed bags X̂¹ of these points, without dropout."""
         bags = []
         with self.eval_mode():
-            for start in range(0, len(groups), batch):
+            for start in range(0, max(1, len(groups)), batch):
                 points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
                 bags.append(self(features.batch(groups.take(points))))
                 advance(len(points))

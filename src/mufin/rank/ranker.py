@@ -30,9 +30,12 @@ class Classifiers(nn.Module):
         """Return w (U, D) of these labels (U,), given their vectors ẑ (U, D); ẑ itself if α is fixed at 1."""
         if not self.learnt:
             return z
-        free = F.embedding(labels, self.free, sparse=True)
-        alpha = F.embedding(labels, self.logit, sparse=True).sigmoid()  # (U, 1)
-        return combine(alpha, z, free)
+        free, logit = self.look_up(labels)
+        return combine(logit.sigmoid(), z, free)
+
+    def look_up(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return η (U, D) and the logits of α (U, 1) of these labels."""
+        return F.embedding(labels, self.free, sparse=True), F.embedding(labels, self.logit, sparse=True)
 
     @torch.no_grad()
     def alpha(self, n_labels: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,17 +33,23 @@ from mufin.train.validate import learn_mixture
 SCALE_SAMPLE = 2000  # training pairs used to estimate the scale of untrained labels
 
 
-def assemble(
-    networks: Networks,
-    signals: Sequence[Signal],
-    config: Config,
-    catalogue: Catalogue,
-    data: TrainingData,
-    progress: Progress,
-) -> Mufin:
+@dataclass(frozen=True)
+class Trained:
+    """What the modules leave: networks, all that they embed, and the data."""
+
+    networks: Networks
+    embedded: Embedded
+    data: TrainingData
+
+    @classmethod
+    def of(cls, networks: Networks, data: TrainingData, progress: Progress) -> Trained:
+        data = data.encoded(networks.embedder)
+        return cls(networks.whole(), embed_all(networks.embedder, data, progress), data)
+
+
+def assemble(trained: Trained, signals: Sequence[Signal], config: Config, catalogue: Catalogue) -> Mufin:
     """Build the final model; learn the mixture before held-out points join the centroids and the memory."""
-    data = data.encoded(networks.embedder)
-    embedded = embed_all(networks.embedder, data, progress)
+    networks, embedded, data = trained.networks, trained.embedded, trained.data
     items = thumbnails(catalogue.labels) if config.run.pictures else catalogue.labels.only("text")
     own_items = catalogue.labels_are_items
     seen = data.seen

@@ -36,7 +36,7 @@ from mufin.retrieve.shortlist import Shortlist
 from mufin.runtime.usage import peak_memory, reset_peak_memory
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
-from mufin.train.assemble import assemble
+from mufin.train.assemble import Trained, assemble
 from mufin.train.data import TrainingData
 from mufin.train.finetune import Tuner
 from mufin.train.loop import Context, seeded
@@ -159,7 +159,8 @@ class _Calibration:
         search = self._search(few)
         started = time.perf_counter()
         config = self.config.override(["run.pictures=false"])
-        model = assemble(trained_networks, self.signals, config, mini.catalogue, encoded, QUIET)
+        trained_model = Trained.of(trained_networks, encoded, QUIET)
+        model = assemble(trained_model, self.signals, config, mini.catalogue)
         assembling = time.perf_counter() - started - of.points * frozen.point - of.labels * frozen.label
         self.task.advance()
         saving, fixed, by_label, by_point = _saved(model)

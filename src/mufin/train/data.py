@@ -1,19 +1,28 @@
-"""TrainingData: the features and relevance that all modules train on."""
+"""TrainingData: the features and relevance that all modules train on.
+
+With several ranks, all of them know the relevance, and each has the features of what it owns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 import xxhash
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
-from mufin.data.ragged import Ints
+from mufin.data.items import Items
+from mufin.data.ragged import Ints, Ragged
+from mufin.encode.bag import PackedBags
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Features, Groups
+from mufin.encode.features import Descriptors, Features, Groups
+from mufin.train.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class TrainingData:
     relevance: csr_matrix  # (N, L) bool
     exclude: csr_matrix  # (N, L) bool: neither positive nor negative
     held_out: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # datapoints for validation
+    ranks: Ranks = ALONE
+    owner: Ints | None = None  # (N,) the rank of each datapoint; None: there is one rank
 
     @cached_property
     def used_labels(self) -> Ints:
@@ -36,6 +47,38 @@ class TrainingData:
     def used_points(self) -> Ints:
         """Datapoints with at least one label."""
         return np.flatnonzero(np.diff(self.relevance.indptr)).astype(np.int64)
+
+    @cached_property
+    def point_owner(self) -> Tensor:
+        """The rank that embeds each datapoint, (N,)."""
+        return (
+            torch.zeros(len(self.groups), dtype=torch.int64)
+            if self.owner is None
+            else torch.from_numpy(self.owner)
+        )
+
+    @cached_property
+    def label_owner(self) -> Tensor:
+        """The rank that embeds each label and keeps its classifier, (L,)."""
+        return torch.arange(self.n_labels) % self.ranks.size
+
+    @torch.no_grad()
+    def embed_points(
+        self, embedder: Embedder, which: Ints | None = None, advance: Callable[[int], None] = lambda _: None
+    ) -> PackedBags:
+        """Return the bags X̂¹ of these datapoints, or of all."""
+        which = np.arange(len(self.groups)) if which is None else which
+        owner = self.point_owner[torch.from_numpy(which)]
+        mine = which[self.ranks.owns(owner).numpy()]
+        bags = embedder.embed(self.points, self.groups.take(mine), advance=advance)
+        return self.ranks.gather_packed(bags, owner.to(embedder.device))
+
+    @torch.no_grad()
+    def embed_labels(self, embedder: Embedder, advance: Callable[[int], None] = lambda _: None) -> PackedBags:
+        """Return the bags Ẑ¹ of all labels."""
+        mine = Groups.singles(self.ranks.owns(self.label_owner).numpy())
+        bags = embedder.embed(self.labels, mine, advance=advance)
+        return self.ranks.gather_packed(bags, self.label_owner.to(embedder.device))
 
     @property
     def n_labels(self) -> int:
@@ -55,6 +98,9 @@ class TrainingData:
         pairs = (self.relevance, self.exclude)
         found["datapoints"] = _hash(self.groups.offsets, self.groups.members)
         found["labels of datapoints"] = _hash(*(a for m in pairs for a in (m.indptr, m.indices)))
+        if self.ranks.size > 1:  # of all shares together
+            shares = self.ranks.agree(self.ranks.collect(found))
+            found = {name: " ".join(share[name] for share in shares) for name in found}
         return found
 
     def encoded(self, embedder: Embedder) -> TrainingData:
@@ -71,8 +117,17 @@ class TrainingData:
     def take(self, points: Ints) -> TrainingData:
         """Select these datapoints; keep all labels."""
         return TrainingData(
-            self.points, self.groups.take(points), self.labels, self.relevance[points], self.exclude[points]
-        )
+            self.points, self.groups.take(points), self.labels, self.relevance[points], self.exclude[points],
+            ranks=self.ranks, owner=None if self.owner is None else self.owner[points],
+        )  # fmt: skip
+
+
+def numbered_texts(items: Items) -> Features:
+    """Return features that only tell equal texts from different ones, without reading any."""
+    offsets, texts = items.flat_texts()
+    which = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
+    rows = Ragged(np.zeros((0, 1), np.float32), np.zeros(1, np.int64))
+    return Features(Descriptors(rows, which, offsets), Descriptors.none(len(items)))
 
 
 def _hash(*arrays: NDArray[Any]) -> str:

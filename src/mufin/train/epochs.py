@@ -69,6 +69,7 @@ class Epochs:
 
     def __init__(self, trainer: Trainer, epochs: int, per_epoch: int, context: Context) -> None:
         self.trainer, self.epochs, self.per_epoch, self.context = trainer, epochs, per_epoch, context
+        self.ranks = trainer.loop.ranks
         self.epoch = self.done = 0  # position: finished epochs, and steps of the current one
         self.random: State = {}  # random states at the start of the epoch
         self.anchor: State = {}  # the epoch of the last refresh and its weights
@@ -110,7 +111,7 @@ class Epochs:
         """Yield the batches that are left of the current epoch."""
         trainer, context = self.trainer, self.context
         if saved is not None:
-            self.random, self.anchor = saved["random_at_start"], saved["anchor"]
+            self.random, self.anchor = self._own_part(saved)["random_at_start"], saved["anchor"]
             load_trained_state(trainer.embedder, self.anchor["embedder"])
             if self.anchor["epoch"] != self.epoch:
                 trainer.start(self.anchor["epoch"])
@@ -138,7 +139,7 @@ class Epochs:
             self._tell({"loss": value})
         else:
             task.advance(1)
-        if self.context.checkpoints is not None and self.context.checkpoints.due():
+        if self.context.checkpoints is not None and self.ranks.agree(self.context.checkpoints.due()):
             self._checkpoint()
 
     def _finite(self, loss: float) -> float:
@@ -177,20 +178,34 @@ class Epochs:
 
     def _restore(self, saved: State) -> None:
         """Bring networks, optimizers and random states to where the killed run stopped."""
-        for name, module in self.trainer.modules.items():
-            load_trained_state(module, saved["modules"][name])
-        self.trainer.loop.load_state_dict(saved["loop"])
-        self.context.load_state_dict(saved["random"])
+        own = self._own_part(saved)
+        for name, state in {**saved["modules"], **own["modules"]}.items():
+            load_trained_state(self.trainer.modules[name], state)
+        self.trainer.loop.load_state_dict(saved["loop"], own["loop"])
+        self.context.load_state_dict(own["random"])
+
+    def _own_part(self, saved: State) -> State:
+        """Return what a checkpoint holds of this rank alone."""
+        own: State = saved["ranks"][self.ranks.rank]
+        return own
 
     def _checkpoint(self) -> None:
         if self.context.checkpoints is None:
             return
+        modules, loop = self.trainer.modules, self.trainer.loop
+        states = {name: trained_state(module) for name, module in modules.items()}
+        spread = {name: states.pop(name) for name in modules if name == "classifiers"}
+        own = {
+            "random_at_start": self.random, "random": self.context.state_dict(),
+            "modules": spread, "loop": loop.rows_state_dict(),
+        }  # fmt: skip
+        every = self.ranks.collect(own)
+        if not self.ranks.first:
+            return
         state = {
             "epoch": self.epoch, "epochs": self.epochs, "done": self.done, "loss": self.mean_loss,
-            "best": self.best, "without_gain": self.without_gain,
-            "random_at_start": self.random, "anchor": self.anchor, "random": self.context.state_dict(),
-            "modules": {name: trained_state(module) for name, module in self.trainer.modules.items()},
-            "loop": self.trainer.loop.state_dict(),
+            "best": self.best, "without_gain": self.without_gain, "anchor": self.anchor,
+            "modules": states, "loop": loop.state_dict(), "ranks": every,
         }  # fmt: skip
         self.context.checkpoints.write(self.trainer.name, state, self.trainer.kept)
 

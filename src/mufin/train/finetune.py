@@ -53,6 +53,10 @@ class Sample:
     own: Tensor  # (B, |S| + |T|) labels, padded with −1
     labels: Tensor  # (U,) ascending: all labels of `own`, and random ones
 
+    def only(self, which: Tensor) -> Sample:
+        """Select some datapoints; keep all labels."""
+        return Sample(self.points[which], self.own[which], self.labels)
+
 
 class Tuner:
     """Run the steps of Module IV."""
@@ -85,7 +89,7 @@ class Tuner:
         if settings.loss == "softmax":
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
         rows = {"params": self.classifiers.sparse_parameters(), "lr": settings.classifier_lr or settings.lr}
-        self.loop = Loop(settings, steps, groups, [rows])
+        self.loop = Loop(settings, steps, groups, [rows], data.ranks)
         self.used_points = torch.from_numpy(data.used_points).to(self.device)
         self.modules = {
             "embedder": self.embedder, "ranker": self.ranker,
@@ -98,6 +102,7 @@ class Tuner:
         self.data = data
         self.points = Loader(data.points, data.groups, self.device)
         self.labels = Loader(data.labels, data.label_groups, self.device)
+        self.owners = data.label_owner.to(self.device), data.point_owner.to(self.device)
 
     @property
     def kept(self) -> dict[str, Tensor]:
@@ -132,7 +137,7 @@ class Tuner:
         points = self.used_points
         if self.settings.batches == "random":
             return shuffled(points, self.settings.batch, self.generator)
-        x = self.embedder.embed(self.data.points, self.data.groups.take(points.cpu().numpy())).vectors()
+        x = self.data.embed_points(self.embedder, points.cpu().numpy()).vectors()
         return clustered(points, x, self.settings.batch, self.generator)
 
     def sample(self, points: Tensor) -> Sample:
@@ -144,22 +149,26 @@ class Tuner:
         return Sample(points, own, shared_labels(self.data.n_labels, own, settings.sampled, generator))
 
     def step(self, points: Tensor) -> Tensor:
-        """Train on these datapoints (B,) and return the loss."""
-        sample = self.sample(points)
+        """Train on these datapoints (B,) and return the loss, to which each rank adds that of its own."""
+        ranks, (of_labels, of_points) = self.data.ranks, self.owners
+        sample, of_sample = self.sample(points), of_points[points]
+        own = sample.only(ranks.owns(of_sample)) if ranks.size > 1 else sample
+        of_labels = of_labels[sample.labels]
+        labels = sample.labels[ranks.owns(of_labels)]
         cached: list[CachedBags] = []
         with autocast(self.device):
             if self.settings.chunk:
-                embeds = ((self._points, points), (self._labels, sample.labels))
+                embeds = ((self._points, own.points), (self._labels, labels))
                 cached = [CachedBags(embed, rows, self.settings.chunk) for embed, rows in embeds]
                 x, z = (bags.bag for bags in cached)
             else:
-                x, z = self._points(points), self._labels(sample.labels)
+                x, z = self._points(own.points), self._labels(labels)
+            z = ranks.gather_bag(z, of_labels)
             w = self.classifiers.weight(sample.labels, z.vector())  # (U, D)
-            loss = self._loss(sample, x, z, w)
+            loss = self._loss(own, x, z, w)
             if self.votes is not None:
-                loss = loss + self.config.memory.loss * self.votes.loss(points, x.vector())
-        self.loop.step(loss, cached)
-        return loss
+                loss = loss + self.config.memory.loss * self.votes.loss(own.points, x.vector())
+        return self.loop.step(loss * (len(own.points) / len(points)), cached)
 
     def _points(self, points: Tensor) -> Bag:
         bag: Bag = self.embedder(self.points.batch(points))

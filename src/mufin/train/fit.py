@@ -24,7 +24,7 @@ from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
 from mufin.signals.evidence import read_some
-from mufin.train.assemble import assemble
+from mufin.train.assemble import Trained, assemble
 from mufin.train.checkpoint import (
     OVERWRITE,
     Checkpoints,
@@ -34,12 +34,13 @@ from mufin.train.checkpoint import (
     differences,
     is_finished,
 )
-from mufin.train.data import TrainingData
+from mufin.train.data import TrainingData, numbered_texts
 from mufin.train.epochs import TensorBoard
 from mufin.train.finetune import finetune
 from mufin.train.loop import Callback, Context, seeded
 from mufin.train.plan import STAGES, Plan
 from mufin.train.pretrain import pretrain
+from mufin.train.ranks import ALONE, Ranks
 from mufin.train.retrieve import retrieve
 from mufin.train.transfer import Networks, transfer
 from mufin.train.validate import hold_out, precision_at_1
@@ -67,17 +68,24 @@ def fit(
     config = config or Config.preset("best")
     if out is not None and if_exists == "resume" and is_finished(Path(out)):
         return _finished(Path(out), config)
+    ranks = Ranks.join(config.run.device)
     seconds = {stage.name: stage.seconds for stage in plan.stages} if plan else dict.fromkeys(STAGES, 0.0)
-    run = _Run(catalogue, config, split, Stages(seconds, quiet), list(callbacks))
+    run = _Run(catalogue, config, split, Stages(seconds, quiet or not ranks.first), list(callbacks), ranks)
     if out is None:
+        if ranks.size > 1:
+            raise UsageError("several processes need `out`, a folder that all of them can read")
         return run.model(None, if_exists)
+    if not ranks.first:
+        return run.follow(Path(out), if_exists)
     with claimed(Path(out), config.run.checkpoint, if_exists) as checkpoints:
         if config.run.tensorboard:
             run.callbacks.append(TensorBoard(Path(out) / "logs"))
             run.progress.say(f"Logs: {Path(out) / 'logs'} (show them with: tensorboard --logdir {out})")
+        ranks.wait()
         model = run.model(checkpoints, if_exists)
         save(model, out)
         checkpoints.discard()
+    ranks.wait()
     return model
 
 
@@ -102,16 +110,36 @@ class _Run:
     split: str
     progress: Stages
     callbacks: list[Callback]
+    ranks: Ranks
 
     def model(self, checkpoints: Checkpoints | None, if_exists: IfExists) -> Mufin:
-        """Prepare the data, then run Modules I to IV and build the model."""
+        """Run Modules I to IV and build the model."""
+        trained, signals = self._train(checkpoints, if_exists)
+        if self.ranks.size > 1:  # the data of all ranks, which have encoded it
+            points = self.catalogue.split(self.split)
+            everything = self._data(trained.networks.embedder, signals, points, ALONE)
+            trained = replace(trained, data=replace(everything, held_out=trained.data.held_out))
+        return assemble(trained, signals, self.config, self.catalogue)
+
+    def follow(self, out: Path, if_exists: IfExists) -> Mufin:
+        """Train together with rank 0, which writes the model to `out`."""
+        self.ranks.wait()
+        self.callbacks.clear()
+        self._train(Checkpoints(out, self.config.run.checkpoint), if_exists)
+        self.ranks.wait()
+        return load(out, self.config.run.device, exact=True)
+
+    def _train(self, checkpoints: Checkpoints | None, if_exists: IfExists) -> tuple[Trained, list[Signal]]:
+        """Prepare the data, and run Modules I to IV."""
         config, points = self.config, _checked(self.catalogue.split(self.split), self.split)
-        seed_everything(config.seed)
+        catalogue = self.catalogue.only(config.modalities)
+        seed_everything(config.seed + self.ranks.rank)
         self.progress.begin("encoding")
         embedder = Embedder(config).to(pick_device(config.run.device))
-        trained_on = self.catalogue.only(config.modalities).items.take(np.unique(points.members))
+        trained_on = catalogue.items.take(np.unique(points.members))
         signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
-        data = training_data(embedder, signals, self.catalogue, points, config, self.progress)
+        data = self._data(embedder, signals, points, self.ranks)
+        self.ranks.copy(embedder)
         if checkpoints is not None:
             begin = checkpoints.resume if if_exists == "resume" else checkpoints.restart
             begin(_identity(config, embedder, data))
@@ -119,11 +147,18 @@ class _Run:
         context = Context(
             generator, self.progress, self.callbacks, settings.batches, settings.patience, checkpoints
         )
-        held_out = hold_out(data, settings.validation, np.random.default_rng(config.seed))
+        texts = replace(data, points=numbered_texts(catalogue.items))
+        held_out = hold_out(texts, settings.validation, np.random.default_rng(config.seed))
         data = replace(data, held_out=held_out)
         networks = self._trained(embedder, data, context)
         self.progress.begin("assembling")
-        return assemble(networks, signals, config, self.catalogue, data, self.progress)
+        return Trained.of(networks, data, self.progress), signals
+
+    def _data(
+        self, embedder: Embedder, signals: Sequence[Signal], points: Split, ranks: Ranks
+    ) -> TrainingData:
+        catalogue = self.catalogue.only(self.config.modalities)
+        return training_data(embedder, signals, catalogue, points, self.progress, ranks)
 
     def _trained(self, embedder: Embedder, data: TrainingData, context: Context) -> Networks:
         """Run Modules I to IV and return the networks."""
@@ -158,7 +193,9 @@ def _identity(config: Config, embedder: Embedder, data: TrainingData) -> State:
     encoders = {"text": embedder.text.fingerprint()}
     if embedder.vision is not None:
         encoders["image"] = embedder.vision.fingerprint()
-    facts = {"mufin": VERSION, "device": embedder.device.type, "encoders": encoders}
+    facts = {
+        "mufin": VERSION, "device": embedder.device.type, "processes": data.ranks.size, "encoders": encoders,
+    }  # fmt: skip
     return _settings(config) | facts | {"catalogue": data.hashes()}
 
 
@@ -173,23 +210,27 @@ def training_data(
     signals: Sequence[Signal],
     catalogue: Catalogue,
     points: Split,
-    config: Config,
     progress: Progress,
+    ranks: Ranks = ALONE,
 ) -> TrainingData:
-    """Compute the features of datapoints and labels, or read them from the cache."""
-    catalogue = catalogue.only(config.modalities)
-    everything = np.arange(len(catalogue.labels), dtype=np.int64)
+    """Compute the features of datapoints and labels that a rank owns, or read them from the cache.
+
+    A datapoint belongs to the rank of its first item.
+    """
+    labels = np.arange(ranks.rank, len(catalogue.labels), ranks.size, dtype=np.int64)
+    groups, owner = Groups(points.offsets, points.members), points.members[points.offsets[:-1]] % ranks.size
+    rows = groups.take(np.flatnonzero(owner == ranks.rank)).members  # skip items of other splits
     shared = catalogue.labels is catalogue.items
-    rows = everything if shared else points.members  # skip items of other splits
+    if shared:
+        rows = np.concatenate([rows, labels])
     item_features = read_some(embedder, signals, catalogue.items, rows, progress, "Encoding items ")
     label_features = item_features
     if not shared:
-        label_features = read_some(
-            embedder, signals, catalogue.labels, everything, progress, "Encoding labels"
-        )
+        label_features = read_some(embedder, signals, catalogue.labels, labels, progress, "Encoding labels")
     embedder.learn_scales(item_features if len(item_features.image.rows) > 1 else label_features)
-    groups = Groups(points.offsets, points.members)
-    return TrainingData(item_features, groups, label_features, points.relevance, points.exclude)
+    return TrainingData(
+        item_features, groups, label_features, points.relevance, points.exclude, ranks=ranks, owner=owner
+    )
 
 
 def _checked(points: Split, name: str) -> Split:

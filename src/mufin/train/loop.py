@@ -19,6 +19,7 @@ from mufin.encode.embedder import Embedder
 from mufin.progress import Progress
 from mufin.settings import Finetune, Pretrain
 from mufin.train.checkpoint import Checkpoints, State
+from mufin.train.ranks import ALONE, Ranks
 
 MODULES = ("pretrain", "finetune")  # those with epochs, in order
 
@@ -152,41 +153,54 @@ class Loop:
         steps: int,
         dense: list[dict[str, Any]],
         sparse: list[dict[str, Any]] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         # A frozen network has an empty group. If all groups are empty, only the classifiers are trained.
         groups = [group for group in dense if group["params"]]
         self.optimizers: list[Optimizer] = []
+        self.row_optimizers: list[Optimizer] = []  # whose weights are spread over ranks
         if groups:
             self.optimizers.append(
                 torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
             )
         if sparse and any(group["params"] for group in sparse):
-            self.optimizers.append(torch.optim.SparseAdam(sparse))
+            self.row_optimizers.append(torch.optim.SparseAdam(sparse))
         self.dense = [p for group in groups for p in group["params"]]
-        self.schedules = [one_cycle(optimizer, steps, settings.warmup) for optimizer in self.optimizers]
+        self.schedules = [one_cycle(each, steps, settings.warmup) for each in self._all]
 
-    def step(self, loss: Tensor, cached: Sequence[CachedBags] = ()) -> None:
-        """Backpropagate the loss and update all weights."""
+    @property
+    def _all(self) -> list[Optimizer]:
+        return [*self.optimizers, *self.row_optimizers]
+
+    def step(self, loss: Tensor, cached: Sequence[CachedBags] = ()) -> Tensor:
+        """Backpropagate this rank's loss and update all weights; return the loss summed over ranks."""
         if not loss.requires_grad:  # everything is frozen
-            return
-        for optimizer in self.optimizers:
+            return self.ranks.sum(loss)
+        for optimizer in self._all:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
         for bags in cached:
             bags.backward()
+        total = self.ranks.sum_gradients(self.dense, loss.detach())  # rows of classifiers have one owner
         nn.utils.clip_grad_norm_(self.dense, 1.0)
-        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+        for optimizer, schedule in zip(self._all, self.schedules, strict=True):
             optimizer.step()
             schedule.step()
+        return total
 
     def state_dict(self) -> State:
-        """Return the state of the optimizers and their schedules."""
+        """Return the state of optimizers and schedules that is the same on all ranks."""
         parts: dict[str, Sequence[Any]] = {"optimizers": self.optimizers, "schedules": self.schedules}
         return {name: [each.state_dict() for each in part] for name, part in parts.items()}
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+    def rows_state_dict(self) -> list[State]:
+        """Return the state of the optimizers of this rank's rows."""
+        return [optimizer.state_dict() for optimizer in self.row_optimizers]
+
+    def load_state_dict(self, state: State, rows: list[State]) -> None:
+        """Restore what `state_dict` and `rows_state_dict` returned."""
+        for optimizer, saved in zip(self._all, [*state["optimizers"], *rows], strict=True):
             optimizer.load_state_dict(saved)
             for weight, moments in optimizer.state.items():
                 for name, moment in moments.items():

@@ -52,7 +52,7 @@ def cosine_loss(score: Tensor, positive: Tensor, negative: Tensor, margin: float
     """
     pull = ((1 - score) * positive).sum()
     push = ((score - margin).clamp(min=0) * negative).sum()
-    return (pull + push) / len(score)
+    return (pull + push) / max(1, len(score))
 
 
 def decoupled_softmax(logits: Tensor, positive: Tensor, ignored: Tensor | None = None) -> Tensor:

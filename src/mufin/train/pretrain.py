@@ -54,7 +54,7 @@ class Siamese:
         groups = embedder_groups(embedder, settings.lr, settings.encoder_lr)
         if settings.loss == "softmax":
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
-        self.loop = Loop(settings, steps, groups)
+        self.loop = Loop(settings, steps, groups, ranks=data.ranks)
         self.last_embeddings: tuple[Tensor, Tensor] | None = None
         self.modules = {"embedder": embedder, "temperature": self.temperature}
         self.kept: dict[str, Tensor] = {}
@@ -67,6 +67,7 @@ class Siamese:
         device, self.data = self.embedder.device, data
         self.points = Loader(data.points, data.groups, device)
         self.labels = Loader(data.labels, data.label_groups, device)
+        self.owners = data.label_owner.to(device), data.point_owner.to(device)
 
     def refreshes(self, epoch: int) -> bool:
         return self.settings.hard_positives and epoch % self.settings.refresh == 0
@@ -79,8 +80,8 @@ class Siamese:
         elif not frozen and self.data is not self.raw_data:
             self.use(self.raw_data)
         if self.refreshes(epoch):
-            z = self.embedder.embed(self.data.labels, self.data.label_groups).vectors()
-            x = self.embedder.embed(self.data.points, self.data.groups).vectors()
+            z = self.data.embed_labels(self.embedder).vectors()
+            x = self.data.embed_points(self.embedder).vectors()
             self.last_embeddings = z, x
             self.positives = hard_pairs(self.by_label, z, x, self.settings.hard_similarity)
 
@@ -98,15 +99,14 @@ class Siamese:
         pairs = labels[place], drawn[place, slot]
         with autocast(self.embedder.device):
             loss = self._margin(*pairs) if self.settings.loss == "margin" else self._softmax(labels, pairs[1])
-        self.loop.step(loss)
-        return loss
+        return self.loop.step(loss / self.data.ranks.size)  # each rank has the loss of the whole batch
 
     def _vectors(self, labels: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return ẑ (B, D) and x̂ (X, D) of the batch."""
-        return (
-            self.embedder(self.labels.batch(labels)).vector(),
-            self.embedder(self.points.batch(points)).vector(),
-        )
+        (of_labels, of_points), share = self.owners, self.data.ranks.share
+        z = share(lambda rows: self.embedder(self.labels.batch(rows)), labels, of_labels[labels])
+        x = share(lambda rows: self.embedder(self.points.batch(rows)), points, of_points[points])
+        return z.vector(), x.vector()
 
     def _margin(self, pair_label: Tensor, pair_point: Tensor) -> Tensor:
         """Return the margin loss of the drawn pairs against other datapoints of the batch."""

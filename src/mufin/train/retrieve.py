@@ -28,9 +28,9 @@ class Embedded:
 
 def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Embedded:
     """Compute Ẑ¹ of every label and x̂¹ of every datapoint."""
-    with progress.task("Embedding ", data.n_labels + len(data.groups)) as task:
-        labels = embedder.embed(data.labels, data.label_groups, advance=task.advance)
-        points = embedder.embed(data.points, data.groups, advance=task.advance)
+    with progress.task("Embedding ", (data.n_labels + len(data.groups)) // data.ranks.size) as task:
+        labels = data.embed_labels(embedder, advance=task.advance)
+        points = data.embed_points(embedder, advance=task.advance)
     return Embedded(labels, points.vectors())
 
 
@@ -42,16 +42,21 @@ def label_index(embedded: Embedded, relevance: csr_matrix, settings: Retrieve) -
     return build_index(entries, settings.search, embedded.points[:256])
 
 
+@torch.no_grad()
 def retrieve(embedder: Embedder, data: TrainingData, settings: Retrieve, progress: Progress) -> Shortlist:
-    """Return R_i, the nearest unique labels of every datapoint."""
+    """Return R_i, the nearest unique labels of every datapoint; each rank searches for its own."""
     embedded = embed_all(embedder, data, progress)
     index = label_index(embedded, data.relevance, settings)
+    owner = data.point_owner.to(embedder.device)
+    mine = data.ranks.owns(owner)
     labels, similarity = [], []
-    with progress.task("Shortlists", len(embedded.points)) as task:
-        for start in range(0, len(embedded.points), 4096):
-            stop = min(start + 4096, len(embedded.points))
-            part = index.search(embedded.points[start:stop], settings.shortlist, data.exclude[start:stop])
+    with progress.task("Shortlists", len(mine)) as task:
+        for points in mine.split(4096):
+            part = index.search(
+                embedded.points[points], settings.shortlist, data.exclude[points.cpu().numpy()]
+            )
             labels.append(part.labels)
             similarity.append(part.similarity)
-            task.advance(stop - start)
-    return Shortlist(torch.cat(labels), torch.cat(similarity))
+            task.advance(len(points))
+    found = torch.cat(labels), torch.cat(similarity)
+    return Shortlist(*(data.ranks.gather(each, owner.to(each.device)) for each in found))

@@ -48,13 +48,13 @@ def hold_out(data: TrainingData, share: float, rng: np.random.Generator) -> Ints
 def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | None = None) -> float:
     """Return P@1 in %, ranking by ⟨x̂, ẑ⟩ in Module I and by classifier in Module IV."""
     with embedder.fast_eval():
-        bags = embedder.embed(held.labels, held.label_groups)
-        points = embedder.embed(held.points, held.groups)
+        bags, points = held.embed_labels(embedder), held.embed_points(embedder)
     z = bags.vectors()  # (L, D)
     w = z if networks is None else networks.weights(z)
     relevance, exclude = (Relation.of(each, z.device) for each in (held.relevance, held.exclude))
-    everything, hits = torch.arange(len(z), device=z.device), 0
-    for rows in torch.arange(len(points), device=z.device).split(max(1, SCORES_PER_CHUNK // len(z))):
+    everything, hits = torch.arange(len(z), device=z.device), torch.zeros((), device=z.device)
+    mine = held.ranks.owns(held.point_owner.to(z.device))
+    for rows in mine.split(max(1, SCORES_PER_CHUNK // len(z))):
         x = points.take(rows)
         hidden = exclude.membership(rows, everything)
         score = (x.vector() @ w.T).masked_fill(hidden, -torch.inf)  # (B, L)
@@ -65,8 +65,8 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
             reranked = reranked.masked_fill(top.isinf(), -torch.inf)
             best = best.gather(1, reranked.argmax(1, keepdim=True))
             networks.ranker.train(training)
-        hits += int(relevance.holds(rows, best[:, :1]).sum())
-    return 100 * hits / len(points)
+        hits += relevance.holds(rows, best[:, :1]).sum()
+    return 100 * float(held.ranks.sum(hits)) / len(points)
 
 
 def learn_mixture(model: Mufin, held: TrainingData) -> Mixture:

@@ -36,7 +36,7 @@ class Votes:
         chosen = order[:MAX_VOTERS].sort().values
         self.key_row.fill_(-1)
         self.key_row[chosen] = torch.arange(len(chosen), device=chosen.device)
-        self.keys = embedder.embed(data.points, data.groups.take(chosen.cpu().numpy())).vectors()
+        self.keys = data.embed_points(embedder, chosen.cpu().numpy()).vectors()
         self.by_label = self.relevance.take(chosen).transposed()
 
     def loss(self, points: Tensor, x: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class Votes:
             probability[row[pair], key], "sum", lengths=self.by_label.sizes_of(label)
         )
         weight = 1 / self.relevance.sizes_of(points)[row]
-        return -(torch.log(votes + VOTE_FLOOR) * weight).sum() / len(points)
+        return -(torch.log(votes + VOTE_FLOOR) * weight).sum() / max(1, len(points))
 
     def _masked(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return indices into (B, M) of votes to mask: the point itself, and points with excluded labels."""
