@@ -14,9 +14,11 @@ from typing import Annotated
 import typer
 
 from mufin.commands import (
+    cache,
     check,
     compare,
     config,
+    doctor,
     evaluate,
     export,
     fetch_images,
@@ -35,7 +37,6 @@ from mufin.version import VERSION
 app = typer.Typer(
     help="Multi-modal extreme classification: rank millions of labels for items made of text and images.",
     epilog="Start with `mufin demo`, or with `mufin check FOLDER` on your own catalogue.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,10 +45,11 @@ for command in (
     train.demo, check.check, config.config, train.train,
     evaluate.evaluate, compare.compare, predict.predict, recommend.recommend, predict.embed,
     info.info, labels.add_labels, labels.remove_labels, export.export, push.push,
-    serve.serve,
+    serve.serve, doctor.doctor,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(import_.importing, name="import")
+app.add_typer(cache.caching, name="cache")
 app.command()(fetch_images.fetch_images)
 
 
