@@ -4,6 +4,8 @@
 
 The files are chosen in turn, so that small ones are hit as often as large ones. A flip is noticed if reading
 the manifest or checking the parts, which is what `load` and `mufin check` do first, raises a ModelError.
+The map of the labels, which `mufin serve` stores beside the parts, has a reader of its own. To have it, serve
+the model once and open the map.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from collections import Counter
 from pathlib import Path
 
 from mufin.errors import ModelError
-from mufin.files.folder import MANIFEST, check_part, check_parts, manifest_files
+from mufin.files.folder import check_part, check_parts
 from mufin.model.manifest import read_model_manifest
+from mufin.serve.map import FILE as MAP
+from mufin.serve.map import read_stored
 
 
 def flip(path: Path, bit: int) -> None:
@@ -34,11 +38,13 @@ def flip(path: Path, bit: int) -> None:
 def noticed(folder: Path, path: Path) -> bool:
     """Check what reads the changed file; the others are as they were."""
     try:
+        if path.name == MAP:
+            read_stored(path)
         manifest = read_model_manifest(folder)
         for entry in manifest["parts"].values():
             if folder / entry["file"] == path:
                 check_part(folder, entry)
-    except ModelError:
+    except (ModelError, ValueError, RecursionError):
         return True
     return False
 
@@ -53,8 +59,9 @@ def main() -> None:
     started, seen, missed = time.monotonic(), Counter[str](), []
     with tempfile.TemporaryDirectory(prefix="mufin-flips-") as name:
         folder = Path(shutil.copytree(options.model, Path(name, "model")))
-        files = [folder / name for name in sorted({MANIFEST, *manifest_files(folder)})]
-        others = {path for path in folder.rglob("*") if path.is_file()} - {*files}
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+        empty = sorted(path.name for path in folder.rglob("*") if path.is_file() and path not in files)
+        folder_map = folder / MAP in files
         for number in range(options.flips):
             path = files[number % len(files)]
             bit = random.randrange(8 * path.stat().st_size)
@@ -67,8 +74,7 @@ def main() -> None:
         check_parts(folder, read_model_manifest(folder))  # all is as it was
     seconds = round(time.monotonic() - started)
     print(json.dumps({"flips": options.flips, "files": len(files), "noticed": seen.total(),
-                      "missed": missed, "no parts of the model": sorted(path.name for path in others),
-                      "seconds": seconds}))  # fmt: skip
+                      "map": folder_map, "missed": missed, "empty": empty, "seconds": seconds}))  # fmt: skip
     sys.exit(bool(missed))
 
 

@@ -159,6 +159,23 @@ def test_the_map_is_made_once_and_follows_the_labels(model_folder: Path) -> None
         until(lambda: whole(client))
 
 
+def test_a_stored_map_with_a_changed_bit_is_not_used(tmp_path: Path) -> None:
+    from mufin.files.folder import with_checksum
+    from mufin.serve.map import read_stored
+
+    file, places = tmp_path / "map.json", [["red", 0.1234, -0.5, 0], ["schön", 1.0, 0.25, 1]]
+    kept = {"network": "abc", "how": "PCA", "groups": ["a", "b"], "places": places}
+    file.write_text(json.dumps(with_checksum(kept)))
+    assert read_stored(file)["places"] == places
+    data = file.read_bytes()
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match="checksum|JSON|codec|Expecting|Invalid|Unterminated|Extra"):
+            read_stored(file)
+
+
 def test_clusters_have_names_of_their_own_words() -> None:
     from mufin.serve.layout import by_category, by_cluster
 

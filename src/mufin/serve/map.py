@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mufin.files.folder import with_checksum
 from mufin.serve.layout import by_category, by_cluster
 from mufin.serve.live import Live, State
 from mufin.serve.problem import Problem
@@ -68,13 +69,13 @@ class Map:
 
     def _read(self) -> Places | None:
         try:
-            kept = json.loads((self.live.folder / FILE).read_text("utf-8"))
+            kept = read_stored(self.live.folder / FILE)
             if kept["network"] != self.live.network:
                 return None
             return Places({id: (x, y, g) for id, x, y, g in kept["places"]}, kept["groups"], kept["how"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.warning("the stored map cannot be read (%s); it is computed again", error)
             return None
 
@@ -126,12 +127,21 @@ class Map:
         file = self.live.folder / FILE
         temporary = file.with_name(f"{FILE}.{os.getpid()}")  # another service may write at the same time
         try:
-            temporary.write_text(json.dumps(kept), "utf-8")
+            temporary.write_text(json.dumps(with_checksum(kept)), "utf-8")
             temporary.replace(file)
         except OSError as error:  # a read-only folder still has a map
             log.warning("the map is not stored: %s", error)
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def read_stored(file: Path) -> dict[str, Any]:
+    """Return a stored map; raise ValueError if any bit of it has changed."""
+    text = file.read_text("utf-8")
+    kept = json.loads(text)
+    if not isinstance(kept, dict) or text != json.dumps(with_checksum(kept)):
+        raise ValueError("its checksum does not match")
+    return kept
 
 
 def shown_rows(state: State) -> np.ndarray:
