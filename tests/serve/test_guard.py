@@ -199,7 +199,7 @@ def test_unknown_addresses_and_methods(client: TestClient) -> None:
     assert_problem(client.post("/page/app.js"), 405)
     assert_problem(client.put("/v1/recommend"), 405)
     assert_problem(client.get("/v1/labels/q-red/image/0"), 404, "no image 0")
-    assert_problem(client.get("/docs"), 404)
+    assert_problem(client.get("/redoc"), 404)
 
 
 def test_every_answer_has_the_security_headers(client: TestClient) -> None:
