@@ -1,14 +1,16 @@
 """Abuse a real `mufin serve` on 127.0.0.1, and watch a healthy client meanwhile.
 
     mufin demo                                                  # creates runs/demo, if there is no model yet
-    python benchmarks/reliability/abuse.py runs/demo            # all attacks, about two minutes
+    python benchmarks/reliability/abuse.py runs/demo            # everything, about ten minutes
     python benchmarks/reliability/abuse.py runs/demo --only kills --kills 50
     python benchmarks/reliability/abuse.py runs/demo --only token
 
-Every attack runs for --seconds against a copy of the model while another process sends short text queries.
-The table gives what was sent, the answers, p99 of the healthy client as a multiple of p99 before the attacks,
-and the memory that the service took at most. An attack fails if it gets an answer that it should not, if p99
-grows more than fivefold, if a healthy query fails, or if the service takes over 1 GiB more.
+Every attack runs for --seconds against a copy of the model while another process sends short text queries,
+and is repeated until that process has 300 answers. A line gives what was sent, the answers, p99 of the
+healthy client as a multiple of p99 before the attacks, how many of its queries were refused (429, 503) or
+failed, and the memory that the service took at most. An attack fails if it sends nothing or gets an answer
+that it should not, if a healthy query is refused or fails, if p99 grows more than fivefold, or if the
+service takes over 1 GiB more.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import asyncio
 import base64
 import http.client
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -35,7 +38,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,8 @@ TOKEN = "correct-horse-battery-staple-0123456789"
 GROWTH = 1 << 30  # bytes that the service may take more than at rest
 TIMES = 5.0  # p99 of a healthy client, compared with p99 at rest
 ATTACKERS = 8
+SAMPLES = 300  # answers that p99 of a healthy client is taken from
+DEADLINE = 15.0  # seconds; the service cuts silent and slow clients after 10
 
 
 class Service:
@@ -96,9 +101,9 @@ def service(model: Path, token: str | None = None) -> Iterator[Service]:
 # -- a healthy client ----------------------------------------------------------------------------------------
 
 
-def probe(port: int, stop: Any, out: Any) -> None:
-    """Send a short query every 20 ms; put the times in ms and the number of failures."""
-    times, failures, number = [], 0, 0
+def probe(port: int, stop: Any, answered: Any, out: Any) -> None:
+    """Send a short query every 20 ms; put the times of answers in ms, and count other outcomes."""
+    times, others, number = [], Counter[str](), 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     while not stop.is_set():
         number += 1
@@ -106,13 +111,19 @@ def probe(port: int, stop: Any, out: Any) -> None:
         started = time.perf_counter()
         try:
             connection.request("POST", "/v1/recommend", body, {"Content-Type": "application/json"})
-            failures += connection.getresponse().read() == b""
-        except OSError:
-            failures += 1
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException):
+            others["failed"] += 1
             connection.close()
-        times.append(1e3 * (time.perf_counter() - started))
+        else:
+            if answer.status == 200 and content:
+                times.append(1e3 * (time.perf_counter() - started))
+                answered.value = len(times)
+            else:
+                others["refused" if answer.status in (429, 503) else "failed"] += 1
         time.sleep(0.02)
-    out.put((times, failures))
+    out.put((times, others))
 
 
 class Healthy:
@@ -120,14 +131,17 @@ class Healthy:
 
     def __init__(self, port: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.stop, self.out = context.Event(), context.Queue()
-        self.process = context.Process(target=probe, args=(port, self.stop, self.out))
+        self.stop, self.out, self.answered = context.Event(), context.Queue(), context.Value("i", 0)
+        arguments = (port, self.stop, self.answered, self.out)
+        self.process = context.Process(target=probe, args=arguments)
         self.process.start()
-        time.sleep(1)  # it imports
+        started = time.monotonic()
+        while not self.answered.value and time.monotonic() - started < 30:  # it imports
+            time.sleep(0.05)
 
-    def end(self) -> tuple[list[float], int]:
+    def end(self) -> tuple[list[float], Counter[str]]:
         self.stop.set()
-        found: tuple[list[float], int] = self.out.get(timeout=60)
+        found: tuple[list[float], Counter[str]] = self.out.get(timeout=60)
         self.process.join()
         return found
 
@@ -190,38 +204,53 @@ async def drip(port: int, begun: bytes, piece: bytes, until: float) -> str:
         writer.close()
 
 
-async def repeated(port: int, bodies: list[bytes], until: float, finish: bool = True) -> Counter[str]:
+Strike = Callable[[int, float], Coroutine[Any, Any, Counter[str]]]
+
+
+def repeated(bodies: list[bytes], finish: bool = True) -> Strike:
     """Send each of these in turn, by several attackers at once; each is sent at least once."""
 
-    async def one(first: int) -> Counter[str]:
-        found: Counter[str] = Counter()
-        number = first
-        while time.monotonic() < until or (number < len(bodies) and number % ATTACKERS == first):
-            found[await exchange(port, bodies[number % len(bodies)], finish=finish)] += 1
-            number += ATTACKERS
+    async def strike(port: int, seconds: float) -> Counter[str]:
+        until = time.monotonic() + seconds
+        numbers, found = itertools.count(), Counter[str]()
+
+        async def one() -> None:
+            while (number := next(numbers)) < len(bodies) or time.monotonic() < until:
+                found[await exchange(port, bodies[number % len(bodies)], finish=finish)] += 1
+
+        await asyncio.gather(*(one() for _ in range(ATTACKERS)))
         return found
 
-    return sum(await asyncio.gather(*map(one, range(ATTACKERS))), Counter())
+    return strike
+
+
+def dripping(connections: int, begun: bytes, piece: bytes) -> Strike:
+    """Send the same slowly over many connections."""
+
+    async def strike(port: int, seconds: float) -> Counter[str]:
+        until = time.monotonic() + max(seconds, DEADLINE)
+        return Counter(await asyncio.gather(*(drip(port, begun, piece, until) for _ in range(connections))))
+
+    return strike
 
 
 # -- attacks: each returns what it got -----------------------------------------------------------------------
 
 
-async def slow_heads(port: int, until: float) -> Counter[str]:
-    begun = b"GET /v1/model HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "
-    return Counter(await asyncio.gather(*(drip(port, begun, b"x", until) for _ in range(500))))
+def slow_heads() -> Strike:
+    return dripping(500, b"GET /v1/model HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ", b"x")
 
 
-async def slow_bodies(port: int, until: float) -> Counter[str]:
+def slow_bodies() -> Strike:
     begun = head("/v1/recommend", "Content-Length: 15000000") + b'{"items": [{"texts": ["'
-    return Counter(await asyncio.gather(*(drip(port, begun, b"x" * 100, until) for _ in range(500))))
+    return dripping(500, begun, b"x" * 100)
 
 
-async def idle_connections(port: int, until: float) -> Counter[str]:
-    return Counter(await asyncio.gather(*(drip(port, b"", b"", until) for _ in range(2000))))
+def idle_connections() -> Strike:
+    return dripping(2000, b"", b"")
 
 
-async def wrong_lengths(port: int, until: float) -> Counter[str]:
+def wrong_lengths() -> Strike:
     body = b'{"items": [{"texts": ["red"]}]}'
     chunked = "Transfer-Encoding: chunked"
     nonsense = [b"zz\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"5\r\nabc", b"1\r\nabcdef\r\n", b"\r\n\r\n"]
@@ -231,10 +260,10 @@ async def wrong_lengths(port: int, until: float) -> Counter[str]:
     both = [head("/v1/recommend", chunked, "Content-Length: 31") + body]
     twice = [head("/v1/recommend", "Content-Length: 31", "Content-Length: 4") + body]
     chunks = [head("/v1/recommend", chunked) + piece for piece in nonsense]
-    return await repeated(port, [*cut, *long, *many, *both, *twice, *chunks], until, finish=False)
+    return repeated([*cut, *long, *many, *both, *twice, *chunks], finish=False)
 
 
-async def bombs(port: int, until: float) -> Counter[str]:
+def bombs() -> Strike:
     images = [
         png_bomb(40_000), png_bomb(8_000), png_bomb(6_000), many_frames(), webp_bomb(), tiff_bomb(),
         bmp_bomb(),
@@ -244,17 +273,17 @@ async def bombs(port: int, until: float) -> Counter[str]:
     bodies = [
         json.dumps({"items": [{"images": [base64.b64encode(image).decode()]}]}).encode() for image in images
     ]
-    return await repeated(port, [posted(body) for body in bodies], until)
+    return repeated([posted(body) for body in bodies])
 
 
-async def deep_json(port: int, until: float) -> Counter[str]:
+def deep_json() -> Strike:
     bodies = [
         b"[" * 15_000_000, b'{"a":' * 3_000_000, b'{"items": [' + b"{}," * 5_000_000 + b"{}]}",
         b'{"items": ' + b"9" * 15_000_000 + b"}",
         b'{"items": [{"texts": ["' + b"\\u0000" * 2_500_000 + b'"]}]}',
         b"[" * 60_000, b'{"k": 1e999999, "items": []}', b'{"k": ' + b"9" * 60_000 + b"}",
     ]  # fmt: skip
-    return await repeated(port, [posted(body) for body in bodies], until)
+    return repeated([posted(body) for body in bodies])
 
 
 TRICKS = (
@@ -264,7 +293,7 @@ TRICKS = (
 )  # fmt: skip
 
 
-async def tricks(port: int, until: float) -> Counter[str]:
+def tricks() -> Strike:
     """Labels whose ids are tricks are refused, or added and removed again; queries of tricks are answered."""
     adds = [json.dumps({"labels": [{"id": id, "texts": [id[:999]]}]}).encode() for id in TRICKS]
     raw = [b'{"items": [{"texts": ["\xc0\xaf\xed\xa0\x80"]}]}', b'{"items": [{"texts": ["\\ud800"]}]}']
@@ -273,10 +302,10 @@ async def tricks(port: int, until: float) -> Counter[str]:
     sent = [posted(body) for body in (*asks, *raw)]
     for add, remove in zip(adds, removes, strict=True):
         sent += [posted(add, "/v1/labels"), posted(remove, "/v1/labels").replace(b"POST", b"DELETE", 1)]
-    return await repeated(port, sent, until)
+    return repeated(sent)
 
 
-async def other_sites(port: int, until: float) -> Counter[str]:
+def other_sites() -> Strike:
     label = b'{"labels": [{"id": "evil", "texts": ["evil"]}]}'
     ask = b'{"items": [{"texts": ["red"]}]}'
     sites = ("Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site",
@@ -286,15 +315,13 @@ async def other_sites(port: int, until: float) -> Counter[str]:
     sent.append(posted(ask).replace(b"Host: 127.0.0.1", b"Host: evil.example"))
     hosts = (b"Host: evil.example:80", b"Host: 127.0.0.1.evil.example", b"Host: 0.0.0.0", b"X: y")
     sent += [head("/v1/model", method="GET").replace(b"Host: 127.0.0.1", host) for host in hosts]
-    return await repeated(port, sent, until)
+    return repeated(sent)
 
 
-Attack = Callable[[int, float], Awaitable[Counter[str]]]
-CUT = {"closed", "still open", "408"}
-ATTACKS: dict[str, tuple[Attack, set[str]]] = {  # and the answers that are right
-    "slow heads, 500 connections": (slow_heads, CUT),
-    "slow bodies, 500 connections": (slow_bodies, CUT),
-    "idle connections, 2,000": (idle_connections, CUT),
+ATTACKS: dict[str, tuple[Callable[[], Strike], set[str]]] = {  # and the answers that are right
+    "slow heads, 500 connections": (slow_heads, {"closed"}),
+    "slow bodies, 500 connections": (slow_bodies, {"408", "closed"}),
+    "idle connections, 2,000": (idle_connections, {"closed"}),
     "bodies of the wrong length": (wrong_lengths, {"400", "413", "422", "closed"}),
     "bombs: PNG, GIF, WebP, TIFF, BMP, SVG": (bombs, {"200", "413", "422", "429", "503"}),
     "deep and huge JSON": (deep_json, {"413", "422", "503"}),
@@ -357,9 +384,10 @@ def attacks(model: Path, seconds: float, only: str | None) -> list[dict[str, Any
     if not chosen:
         return []
     with service(model) as one:
-        watched(one, lambda: time.sleep(2))  # warm up
-        idle, _ = watched(one, lambda: time.sleep(2 * seconds))
+        watched(one, lambda: time.sleep(2), 50)  # warm up
+        idle, others = watched(one, lambda: time.sleep(seconds))
         rest = (percentile(idle, 0.99), one.memory(), files_around(one))
+        print(json.dumps({"attack": "none", "p99": round(rest[0], 1), "healthy": len(idle), **others}))
         return [attacked(one, name, seconds, *rest) for name in chosen]
 
 
@@ -368,40 +396,42 @@ def attacked(
 ) -> dict[str, Any]:
     """Run an attack, and say what was sent and what came of it."""
     attack, right = ATTACKS[name]
-    got: Counter[str] = Counter()
+    strike, got = attack(), Counter[str]()
     most, stopped = [0], threading.Event()
     sampler = threading.Thread(target=sample, args=(one, most, stopped))
     sampler.start()
 
-    async def strike() -> None:
-        got.update(await attack(one.port, time.monotonic() + seconds))
-
-    busy, failures = watched(one, lambda: asyncio.run(strike()))
+    busy, others = watched(one, lambda: got.update(asyncio.run(strike(one.port, seconds))))
     stopped.set()
     sampler.join()
     p99, more = percentile(busy, 0.99), most[0] - before
     row: dict[str, Any] = {
         "attack": name, "sent": got.total(), "answers": dict(got.most_common()),
         "idle p99": round(calm, 1), "p99": round(p99, 1), "times": round(p99 / calm, 1),
-        "healthy": len(busy), "failed": failures, "MiB more": more >> 20,
+        "healthy": len(busy), "refused": others["refused"], "failed": others["failed"],
+        "MiB more": more >> 20,
         "wrong": sorted({*got} - right), "new files": sorted(files_around(one) - files),
     }  # fmt: skip
-    bad = row["wrong"] or row["new files"] or failures or p99 > TIMES * calm or more > GROWTH
-    row["passed"] = not bad and one.request("GET", "/healthz")[0] == 200
+    bad = row["wrong"] or row["new files"] or others.total() or p99 > TIMES * calm or more > GROWTH
+    row["passed"] = not bad and bool(got) and one.request("GET", "/healthz")[0] == 200
     print(json.dumps(row, ensure_ascii=False), flush=True)
     return row
 
 
 def files_around(one: Service) -> set[str]:
     """The files beside the model folder, above it and in the working folder."""
-    here, model = Path(), Path(one.process.args[4])  # type: ignore[index]  # a list
+    here, model = Path(), Path(str(one.process.args[4]))  # type: ignore[index]  # a list
     return {str(path) for folder in (here, model.parent, model.parent.parent) for path in folder.iterdir()}
 
 
-def watched(one: Service, doing: Callable[[], None]) -> tuple[list[float], int]:
-    """Times and failures of a healthy client while something is done."""
-    healthy = Healthy(one.port)
+def watched(
+    one: Service, doing: Callable[[], None], samples: int = SAMPLES
+) -> tuple[list[float], Counter[str]]:
+    """Times and other outcomes of a healthy client while something is done, as often as needed."""
+    healthy, end = Healthy(one.port), time.monotonic() + 120
     doing()
+    while healthy.answered.value < samples and time.monotonic() < end:
+        doing()
     return healthy.end()
 
 
@@ -440,7 +470,7 @@ def writers(model: Path, seconds: float, count: int = 8) -> dict[str, Any]:
         expected = set().union(*acknowledged)
         differ = len(stored(one) ^ expected)
     return {"attack": f"{count} writers", "sent": answers.total(), "answers": dict(answers), "lost": differ,
-            "passed": differ == 0}  # fmt: skip
+            "passed": differ == 0 and answers[200] > 0 and answers[201] > 0}  # fmt: skip
 
 
 def stored(one: Service) -> set[str]:
@@ -454,8 +484,11 @@ def stored(one: Service) -> set[str]:
 
 
 def kills(model: Path, count: int) -> dict[str, Any]:
-    """Kill the service with SIGKILL while it is written to; every acknowledged write must be there later."""
-    lost = writes = 0
+    """Kill the service with SIGKILL while it is written to; every acknowledged write must be there later.
+
+    Each kill comes up to 0.3 s after the first acknowledged write of its service.
+    """
+    lost = killed = 0
     expected: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="mufin-kills-") as folder:
         copied = Path(shutil.copytree(model, Path(folder, "model")))
@@ -463,20 +496,25 @@ def kills(model: Path, count: int) -> dict[str, Any]:
             one = Service(copied)
             lost += len(expected - stored(one))
             timer = threading.Timer(random.uniform(0, 0.3), one.process.kill)
-            timer.start()
             with suppress(OSError, http.client.HTTPException):
-                while True:
-                    id = f"abuse-{number}-{writes}"
+                for write in range(10_000):
+                    id = f"abuse-{number}-{write}"
                     status, _ = one.request("POST", "/v1/labels", {"labels": [{"id": id, "texts": [id]}]})
                     if status == 201:
                         expected.add(id)
-                        writes += 1
-            timer.join()
+                        if timer.ident is None:
+                            timer.start()
+            if timer.ident is None:
+                one.process.kill()  # no write was acknowledged
+            else:
+                timer.join()
+                killed += 1
             one.process.wait()
         one = Service(copied)
         lost += len(expected - stored(one))
         one.stop()
-    return {"attack": f"kill −9, {count} times", "sent": writes, "lost": lost, "passed": lost == 0}
+    return {"attack": f"kill −9, {count} times", "kills after a write": killed, "sent": len(expected),
+            "lost": lost, "passed": lost == 0 and killed == count}  # fmt: skip
 
 
 def token(model: Path, trials: int) -> dict[str, Any]:
@@ -521,7 +559,7 @@ def welch(a: list[float], b: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", default=Path("runs/demo"))
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=float, default=DEADLINE, help="of each attack at least")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--trials", type=int, default=5000, help="of each wrong token")
     parser.add_argument("--only", help="attacks, writers, kills, token, or the start of an attack's name")
@@ -540,6 +578,8 @@ def main() -> None:
         if options.only in (None, name):
             rows.append(run())
             print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+    if not rows:
+        parser.error(f"--only {options.only} is no attack")
     failed = [row["attack"] for row in rows if not row["passed"]]
     print(f"{len(rows) - len(failed)} of {len(rows)} passed", *failed, sep="\n")
     sys.exit(bool(failed))
