@@ -14,7 +14,9 @@ import pytest
 from apart import read_apart
 from mufin.data.catalogue import Catalogue
 from mufin.data.check import check
-from mufin.errors import CatalogueError
+from mufin.data.pictures import StoredPictures
+from mufin.errors import CatalogueError, MufinError
+from mufin.model.parts import _read_items
 
 Folder = Callable[..., Path]
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
@@ -29,6 +31,24 @@ def test_a_column_chunk_that_aborts_pyarrow(tmp_path: Path) -> None:
     )  # optional becomes required, which changes the number of levels
     path.write_bytes(raw[:place] + b"\0" + raw[place + 1 :])
     assert "items.parquet: not readable as Parquet" in read_apart("read", tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: Catalogue.read(path.parent),
+        lambda path: Catalogue.from_table(path, text="texts", labels="category"),
+        StoredPictures,
+        lambda path: _read_items(path, 2),
+    ],
+    ids=["catalogue", "table", "images", "labels of a model"],
+)
+def test_rows_of_parquet_that_do_not_exist(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """A row group that claims 10¹¹ rows: reading it would not end."""
+    path = tmp_path / "items.parquet"
+    path.write_bytes((SAMPLES / "found" / "parquet" / "rows-that-do-not-exist").read_bytes()[1:])
+    with pytest.raises(MufinError, match="row groups have 102,915,569,278 rows, but the file 2"):
+        read(path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])

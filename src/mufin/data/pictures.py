@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, cast, overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mufin.data.decoding import inside
-from mufin.data.formats.parquet import explained
+from mufin.data.formats.parquet import explained, open_parquet
 from mufin.data.formats.schema import canonical
 
 if TYPE_CHECKING:
@@ -144,9 +143,10 @@ class StoredPictures(Pictures):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.source = pa.memory_map(str(path))  # stays readable after a newer file replaces this one
         with explained(path):
-            metadata = pq.ParquetFile(self.source).metadata
+            # Memory-mapped, it stays readable after a newer file replaces this one.
+            self.file = open_parquet(pa.memory_map(str(path)))
+        metadata = self.file.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.groups: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
@@ -169,7 +169,7 @@ class StoredPictures(Pictures):
             held = self.groups.get(group)
             if held is None:
                 with explained(self.path):
-                    table = pq.ParquetFile(self.source).read_row_group(group, columns=["id", "images"])
+                    table = self.file.read_row_group(group, columns=["id", "images"])
                     table.validate(full=True)
                 held = canonical(table, "items", self.path).column("images")
                 self.groups[group] = held

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mufin.config import Config
-from mufin.data.formats.parquet import keeps_pictures
+from mufin.data.formats.parquet import keeps_pictures, open_parquet
 from mufin.data.images import read_bytes
 from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
@@ -135,7 +135,7 @@ def read_labels(files: Files, manifest: dict[str, Any], config: Config) -> Label
 def _read_items(path: Path, count: int) -> Items:
     try:
         lazy = keeps_pictures(path, IMAGE_BYTES_IN_MEMORY)
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
         schema, found = file.schema_arrow, file.metadata.num_rows
         if found != count:
             raise ModelError(f"{path} has {found} labels, expected {count}: {RECOVERY_HINT}")

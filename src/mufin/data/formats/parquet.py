@@ -16,15 +16,20 @@ from mufin.files.folder import temporary_path
 LAZY_BYTES = 1 << 30  # larger files keep their images on disk
 
 
+def open_parquet(source: Path | pa.NativeFile) -> pq.ParquetFile:
+    """Open a file whose row groups together have as many rows as the file; else raise ArrowInvalid."""
+    file = pq.ParquetFile(source)
+    metadata = file.metadata
+    rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:  # reading a row group of 10¹¹ rows that do not exist does not end
+        raise pa.ArrowInvalid(f"row groups have {rows:,} rows, but the file {metadata.num_rows:,}")
+    return file
+
+
 def columns(path: Path) -> list[str]:
     """Read the column names from the footer."""
     with explained(path):
-        file = pq.ParquetFile(path)
-        metadata = file.metadata
-        rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-        if rows != metadata.num_rows:  # reading a row group of 10¹¹ rows that do not exist does not end
-            raise pa.ArrowInvalid(f"row groups have {rows:,} rows, but the file {metadata.num_rows:,}")
-        return list(file.schema_arrow.names)
+        return list(open_parquet(path).schema_arrow.names)
 
 
 def read(path: Path, kind: Kind) -> pa.Table:
@@ -33,7 +38,7 @@ def read(path: Path, kind: Kind) -> pa.Table:
     if kind == "items" and keeps_pictures(path):
         names.remove("images")
     with explained(path):
-        table = pq.ParquetFile(path).read(columns=names)
+        table = open_parquet(path).read(columns=names)
         table.validate(full=True)  # reading does not check that strings are UTF-8
     return canonical(table, kind, path)
 
@@ -41,7 +46,7 @@ def read(path: Path, kind: Kind) -> pa.Table:
 def keeps_pictures(path: Path, most: int | None = None) -> bool:
     """Return whether images stay in the file: it holds more than `most` bytes (default LAZY_BYTES)."""
     with explained(path):
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
         schema, metadata = file.schema_arrow, file.metadata
         if "images" not in schema.names or "binary" not in str(schema.field("images").type):
             return False

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mufin.data.formats import safe_json
-from mufin.data.formats.parquet import explained
+from mufin.data.formats.parquet import explained, open_parquet
 from mufin.errors import CatalogueError, UsageError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
@@ -130,7 +129,7 @@ def _arrow_row(batch: pa.RecordBatch) -> dict[str, Any] | None:
 
 def _open_parquet(path: Path, wanted: Sequence[str] | None) -> OpenTable:
     with explained(path):
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
         names = list(file.schema_arrow.names)
 
     def rows() -> Iterator[Row]:

@@ -110,7 +110,7 @@ class Spool:
 
     def rows(self, chosen: np.ndarray, progress: Progress, name: str) -> Iterator[pa.Table]:
         """Yield the products of these rows (ascending), one row group at a time."""
-        file = pq.ParquetFile(self.path)
+        file = parquet.open_parquet(self.path)
         start = 0
         with progress.task(name, file.metadata.num_row_groups) as task:
             for group in range(file.metadata.num_row_groups):
@@ -123,7 +123,7 @@ class Spool:
 
     def ids(self) -> pa.ChunkedArray:
         """Read all ids, in order."""
-        return pq.read_table(self.path, columns=["id"])["id"]
+        return parquet.open_parquet(self.path).read(columns=["id"])["id"]
 
     def remove(self) -> None:
         """Delete the files."""
