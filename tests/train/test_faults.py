@@ -20,17 +20,20 @@ from made import made_shop
 from mufin import Config, fit
 from mufin.cli import main
 from mufin.data import loading
+from mufin.encode.cache import FeatureCache
 from mufin.encode.text import TextEncoder
 from mufin.errors import ModelError
 from mufin.model import store
 from mufin.train import assemble, checkpoint, finetune
 from mufin.train import fit as fitting
-from mufin.train.loop import Event, Loop
+from mufin.train.epochs import Epochs
+from mufin.train.loop import Event
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNERS: dict[str, tuple[Any, str]] = {  # what is stopped in each stage
-    "encoding": (TextEncoder, "prepare"),
-    "training": (Loop, "step"),
+    "planning": (TextEncoder, "prepare"),
+    "encoding": (FeatureCache, "_store"),
+    "training": (Epochs, "_step"),
     "shortlists": (fitting, "retrieve"),
     "assembling": (assemble, "embed_all"),
     "saving": (store, "write_network"),
@@ -68,6 +71,7 @@ def whole(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def command(tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """`mufin train` of the same model, with an empty cache."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "cache"))
     made_shop(2).write(tmp_path / "shop")
     (tmp_path / "tiny.toml").write_text(tiny_config.to_toml(), "utf-8")
@@ -104,7 +108,7 @@ def test_out_of_memory(
         torch.zeros(1 << 60, dtype=torch.uint8)
 
     with pytest.MonkeyPatch.context() as patch:
-        before(Loop, "step", allocate, patch, call=3)
+        before(Epochs, "_step", allocate, patch, call=3)
         assert main([*command, "--set", "run.checkpoint=0"]) == 2
     said = capsys.readouterr().err
     assert "out of memory" in said
