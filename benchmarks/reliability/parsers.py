@@ -404,7 +404,7 @@ def manifest_facts() -> dict[str, Any]:
         parts[part] = {"file": name, "size": 0, "hash": digest}
     return {
         "mufin": 3, "library": "1", "mixture": Mixture.of_beta(SIGNALS, 0.7).stored(), "own_items": False,
-        "untrained": 0.5, "labels": 3, "parts": parts,
+        "untrained": 0.5, "labels": 3, "trained_on": {}, "parts": parts,
     }  # fmt: skip
 
 

@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from made import made_shop
-from mufin import Catalogue, Config, fit
+from mufin import Catalogue, Config, Item, fit
 from mufin.cli import main
 from mufin.errors import BusyError, UsageError
 from mufin.train import checkpoint
-from mufin.train.loop import Event, Loop
+from mufin.train.epochs import Epochs
+from mufin.train.loop import Event
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = {
@@ -36,16 +37,16 @@ class Stopped(Exception):
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Let a training end after so many steps of any module."""
-    step, left = Loop.step, [steps]
+    """Let a training end after so many steps of any module; those of a plan do not count."""
+    step, left = Epochs._step, [steps]
 
-    def counted(self: Loop, *given: Any) -> Tensor:
+    def counted(self: Epochs, *given: Any) -> None:
         if not left[0]:
             raise Stopped
         left[0] -= 1
-        return step(self, *given)
+        step(self, *given)
 
-    monkeypatch.setattr(Loop, "step", counted)
+    monkeypatch.setattr(Epochs, "_step", counted)
 
 
 def content(run: Path) -> dict[str, Any]:
@@ -127,8 +128,31 @@ def test_a_stopped_training_is_not_overwritten_unasked(stopped: Path, tiny_confi
     with pytest.raises(UsageError, match="already holds a model.*--overwrite"):
         fit(made_shop(2), tiny_config, stopped, quiet=True)
     fit(made_shop(2), tiny_config, stopped, quiet=True, if_exists="resume")  # nothing is left to do
-    with pytest.raises(UsageError, match="finished model of other settings: seed was 0 and is 1"):
+    with pytest.raises(UsageError, match="finished model of another training: seed was 0 and is 1"):
         fit(made_shop(2), tiny_config.override(["seed=1"]), stopped, quiet=True, if_exists="resume")
+
+
+def test_a_finished_training_is_that_of_its_catalogue(tiny_config: Config, tmp_path: Path) -> None:
+    run, shop = tmp_path / "run", made_shop(2)
+    first, *others, last = shop.items
+    train = {item.id: [f"q-{item.category}"] for item in [first, *others] if item.id.endswith("-0")}
+    given = {"items": [first, *others, last], "labels": [*shop.labels], "train": train}
+
+    def again(**changed: Any) -> None:
+        fit(Catalogue.build(**given | changed), tiny_config, run, quiet=True, if_exists="resume")
+
+    again()
+    again()  # nothing is left to do
+    again(items=[first, *others, replace(last, texts=("in no split",))])
+    for name, changed in {
+        "item texts": {"items": [replace(first, texts=("crimson",)), *others, last]},
+        "item images": {"items": [replace(first, images=()), *others, last]},
+        "label ids": {"labels": [*shop.labels, Item("new", ["new"])]},
+        "label texts": {"labels": [replace(shop.labels[0], texts=("crimson",)), *list(shop.labels)[1:]]},
+        "labels of datapoints": {"train": train | {first.id: ["q-bar"]}},
+    }.items():
+        with pytest.raises(UsageError, match=rf"another training: .*{name} have changed.*--overwrite"):
+            again(**changed)
 
 
 def test_an_overwritten_model_is_not_taken_for_the_result(tiny_config: Config, tmp_path: Path) -> None:

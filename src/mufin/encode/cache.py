@@ -54,6 +54,11 @@ def key(descriptor: Any) -> int:
     return read(descriptor)[0]
 
 
+def keys(descriptors: Sequence[Any]) -> Keys:
+    """Return the key of each descriptor."""
+    return np.fromiter((key(descriptor) for descriptor in descriptors), np.uint64, len(descriptors))
+
+
 def read(descriptor: Any) -> tuple[int, Any]:
     """Return the key of a descriptor and the exact content that was hashed, for encoding."""
     encoded = descriptor

@@ -14,7 +14,7 @@ from torch import Tensor
 from mufin.data.items import Items
 from mufin.data.ragged import CPU, Ints, Ragged, offsets_of, ranges
 from mufin.data.relation import Relation
-from mufin.encode.cache import FeatureCache, key, read
+from mufin.encode.cache import FeatureCache, keys, read
 from mufin.encode.rows import Rows
 
 TINY = 1e-12  # avoids division by zero
@@ -255,8 +255,7 @@ def _prepared(
     """Return frozen-layer outputs, and the row of each descriptor."""
     if not cached:
         return encoder.prepare(descriptors), np.arange(len(descriptors), dtype=np.int64)
-    keys = np.fromiter((key(d) for d in descriptors), np.uint64, len(descriptors))
-    unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    unique, first, which = np.unique(keys(descriptors), return_index=True, return_inverse=True)
     advance(len(descriptors) - len(unique))
     chosen = _Chosen(descriptors, first)
     rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance, read)

@@ -31,6 +31,8 @@ def read_model_manifest(folder: Path) -> dict[str, Any]:
                 raise ValueError(name)
         if not 0 <= manifest["untrained"] <= 1:
             raise ValueError("untrained")
+        if not isinstance(manifest.get("trained_on", {}), dict):
+            raise ValueError("trained_on")
         if not is_count(manifest["labels"]):
             raise ValueError("labels")
         for part, entry in manifest["parts"].items():

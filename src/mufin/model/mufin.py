@@ -64,6 +64,7 @@ class Mufin:
         self.points = Lists.none(0, labels.alive.device) if points is None else points
         self.index = index or self.new_index()
         self.exact = True  # encoders are as trained; False if `load` chose a faster form
+        self.trained_on: dict[str, str] = {}  # hashes of the catalogue, if it was trained in a folder
         # manifest of each folder that the model was read from or saved to
         self.saved: dict[Path, dict[str, Any]] = {}
 

@@ -174,7 +174,7 @@ def _manifest_facts(model: Mufin) -> dict[str, Any]:
     return {
         "mufin": FORMAT, "library": VERSION, "mixture": model.mixture.stored(),
         "own_items": model.labels.own_items, "untrained": model.labels.untrained,
-        "labels": len(model.labels),
+        "labels": len(model.labels), "trained_on": model.trained_on,
     }  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bo
         known.index,
         compatibility,
     )
-    model.exact = exact
+    model.exact, model.trained_on = exact, manifest.get("trained_on", {})
     trim()
     _remember(model, folder, manifest)
     return model

@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.data.catalogue import Catalogue
 from mufin.data.items import Items
 from mufin.data.ragged import Ints, Ragged
+from mufin.data.split import Split
 from mufin.encode.bag import PackedBags
+from mufin.encode.cache import keys
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.train.ranks import ALONE, Ranks
@@ -88,21 +91,6 @@ class TrainingData:
     def label_groups(self) -> Groups:
         return Groups.singles(np.arange(self.n_labels))
 
-    def hashes(self) -> dict[str, str]:
-        """Return hashes of all that training reads of the catalogue, by what a user calls it."""
-        parts = {
-            "item texts": self.points.text, "item images": self.points.image,
-            "label texts": self.labels.text, "label images": self.labels.image,
-        }  # fmt: skip
-        found = {name: _hash(p.rows.flat, p.rows.offsets, p.which, p.offsets) for name, p in parts.items()}
-        pairs = (self.relevance, self.exclude)
-        found["datapoints"] = _hash(self.groups.offsets, self.groups.members)
-        found["labels of datapoints"] = _hash(*(a for m in pairs for a in (m.indptr, m.indices)))
-        if self.ranks.size > 1:  # of all shares together
-            shares = self.ranks.agree(self.ranks.collect(found))
-            found = {name: " ".join(share[name] for share in shares) for name in found}
-        return found
-
     def encoded(self, embedder: Embedder) -> TrainingData:
         """Return a copy with all descriptors encoded now, for epochs in which the encoders are frozen."""
         labels = embedder.encoded(self.labels)
@@ -128,6 +116,28 @@ def numbered_texts(items: Items) -> Features:
     which = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
     rows = Ragged(np.zeros((0, 1), np.float32), np.zeros(1, np.int64))
     return Features(Descriptors(rows, which, offsets), Descriptors.none(len(items)))
+
+
+def catalogue_hashes(catalogue: Catalogue, points: Split) -> dict[str, str]:
+    """Return hashes of all that training reads of the catalogue, by what a user calls it."""
+    items, labels = catalogue.items, catalogue.labels
+    found = {"label ids": _hash(keys(labels.ids.to_pylist()))}
+    if labels is not items:
+        found |= _descriptor_hashes("label", labels)
+        items = items.take(np.unique(points.members))  # items of other splits may change
+    found |= _descriptor_hashes("item", items)
+    pairs = (points.relevance, points.exclude)
+    found["datapoints"] = _hash(points.offsets, points.members)
+    found["labels of datapoints"] = _hash(*(a for m in pairs for a in (m.indptr, m.indices)))
+    return found
+
+
+def _descriptor_hashes(name: str, items: Items) -> dict[str, str]:
+    (text_offsets, texts), (image_offsets, images) = items.flat_texts(), items.flat_images()
+    return {
+        f"{name} texts": _hash(text_offsets, keys(texts.to_pylist())),
+        f"{name} images": _hash(image_offsets, keys(images)),
+    }
 
 
 def _hash(*arrays: NDArray[Any]) -> str:

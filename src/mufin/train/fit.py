@@ -34,7 +34,7 @@ from mufin.train.checkpoint import (
     differences,
     is_finished,
 )
-from mufin.train.data import TrainingData, numbered_texts
+from mufin.train.data import TrainingData, catalogue_hashes, numbered_texts
 from mufin.train.epochs import TensorBoard
 from mufin.train.finetune import finetune
 from mufin.train.loop import Callback, Context, seeded
@@ -67,7 +67,7 @@ def fit(
     """
     config = config or Config.preset("best")
     if out is not None and if_exists == "resume" and is_finished(Path(out)):
-        return _finished(Path(out), config)
+        return _finished(Path(out), config, catalogue, split)
     ranks = Ranks.join(config.run.device)
     seconds = {stage.name: stage.seconds for stage in plan.stages} if plan else dict.fromkeys(STAGES, 0.0)
     run = _Run(catalogue, config, split, Stages(seconds, quiet or not ranks.first), list(callbacks), ranks)
@@ -83,19 +83,24 @@ def fit(
             run.progress.say(f"Logs: {Path(out) / 'logs'} (show them with: tensorboard --logdir {out})")
         ranks.wait()
         model = run.model(checkpoints, if_exists)
+        model.trained_on = checkpoints.identity["catalogue"]
         save(model, out)
         checkpoints.discard()
     ranks.wait()
     return model
 
 
-def _finished(out: Path, config: Config) -> Mufin:
-    """Return the model of a training that had ended, unless it had other settings."""
+def _finished(out: Path, config: Config, catalogue: Catalogue, split: str) -> Mufin:
+    """Return the model of a training that had ended, unless it had other settings or data."""
     model = load(out, config.run.device, exact=True)
-    if changes := differences(_settings(model.config), _settings(config)):
+    then, now = _settings(model.config), _settings(config)
+    if model.trained_on:
+        then["catalogue"] = model.trained_on
+        now["catalogue"] = catalogue_hashes(catalogue.only(config.modalities), catalogue.split(split))
+    if changes := differences(then, now):
         described = "; ".join(changes[:5])
         raise UsageError(
-            f"{out} holds a finished model of other settings: {described}. To train again, {OVERWRITE}"
+            f"{out} holds the finished model of another training: {described}. To train again, {OVERWRITE}"
         )
     Checkpoints(out, 0).discard()  # what a kill left of them
     return model
@@ -136,13 +141,14 @@ class _Run:
         seed_everything(config.seed + self.ranks.rank)
         self.progress.begin("encoding")
         embedder = Embedder(config).to(pick_device(config.run.device))
+        if checkpoints is not None:
+            hashes = self.ranks.agree(catalogue_hashes(catalogue, points) if self.ranks.first else {})
+            begin = checkpoints.resume if if_exists == "resume" else checkpoints.restart
+            begin(_identity(config, embedder, hashes) | {"processes": self.ranks.size})
         trained_on = catalogue.items.take(np.unique(points.members))
         signals = [signal.study(trained_on).to(embedder.device) for signal in signals_of(config)]
         data = self._data(embedder, signals, points, self.ranks)
         self.ranks.copy(embedder)
-        if checkpoints is not None:
-            begin = checkpoints.resume if if_exists == "resume" else checkpoints.restart
-            begin(_identity(config, embedder, data))
         generator, settings = seeded(config.seed, embedder.device), config.run
         context = Context(
             generator, self.progress, self.callbacks, settings.batches, settings.patience, checkpoints
@@ -188,15 +194,13 @@ def _settings(config: Config) -> State:
     return config.model_dump(mode="json", exclude={"run": {"tensorboard", "checkpoint"}})
 
 
-def _identity(config: Config, embedder: Embedder, data: TrainingData) -> State:
+def _identity(config: Config, embedder: Embedder, hashes: dict[str, str]) -> State:
     """Return all that must be the same when a stopped training is resumed."""
     encoders = {"text": embedder.text.fingerprint()}
     if embedder.vision is not None:
         encoders["image"] = embedder.vision.fingerprint()
-    facts = {
-        "mufin": VERSION, "device": embedder.device.type, "processes": data.ranks.size, "encoders": encoders,
-    }  # fmt: skip
-    return _settings(config) | facts | {"catalogue": data.hashes()}
+    facts = {"mufin": VERSION, "device": embedder.device.type, "encoders": encoders}
+    return _settings(config) | facts | {"catalogue": hashes}
 
 
 def seed_everything(seed: int) -> None:
