@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -54,6 +55,7 @@ def build_app(service: Service) -> FastAPI:
 
 
 GRACE = 15  # seconds to finish requests after the signal to stop
+SWITCH = 0.0005  # seconds until a Python thread must let another run; a query takes many turns
 
 
 def build_service(folder: Path, catalogue: Path | None, settings: Settings, exact: bool = False) -> Service:
@@ -91,6 +93,7 @@ def server_of(service: Service, door: Door) -> uvicorn.Server:
 
 def run(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Answer requests until a signal comes; requests in flight are still answered."""
+    sys.setswitchinterval(SWITCH)
     server = server_of(service, Door(room()))
 
     async def serve() -> None:

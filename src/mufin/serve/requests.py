@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Shape = TypeVar("Shape", bound=BaseModel)
 LARGE = 1 << 16  # bytes; larger bodies are parsed outside the event loop
-WINDOW = 1 << 20  # bytes
+WINDOW = 1 << 16  # bytes
 QUOTE = ord('"')
 MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.S)  # strings as a whole; what starts a value
 
