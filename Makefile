@@ -7,7 +7,7 @@ BIN     := .venv/bin
 STAMP   := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check format docs dist pins clean
+.PHONY: help install demo serve test check format site docs dist pins clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -43,6 +43,9 @@ check: install ## check lint, formatting, types, versions and licences; must pas
 format: install ## fix lint and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+site: install ## build the documentation site into build/site, offline; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs: install ## generate docs/cli.md, docs/settings.md and the numbers in docs/design.md
 	$(BIN)/python scripts/cli_docs.py

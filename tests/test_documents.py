@@ -1,4 +1,4 @@
-"""Run every command and every Python block of the tutorial, data-formats.md and how-to/python.md, in order.
+"""Run every command and every Python block of the pages named below, in order.
 
 A JSON block after a line with a path in backticks becomes that file. `sh` blocks run line by line: `mufin` in
 this process, the rest in a shell. `python` blocks share one namespace per page. A block is skipped after
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mufin import fit
 from mufin.cli import main
 
 if TYPE_CHECKING:
-    from mufin.config import Config
+    from mufin import Catalogue, Config
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "tests" / "samples"
@@ -149,3 +150,31 @@ def test_python(folder: Path, shell: Shell, tiny_config: Config, monkeypatch: py
     shutil.copy(SAMPLES / "table" / "products.csv", folder)
     shutil.copytree(SAMPLES / "table" / "photos", folder / "photos")
     assert run_page(ROOT / "docs" / "how-to" / "python.md", folder, shell).count("python") == 7
+
+
+@pytest.fixture(scope="module")
+def small_shop(tmp_path_factory: pytest.TempPathFactory, shop: Catalogue, tiny_config: Config) -> Path:
+    """A folder with the catalogue `shop`, and its model as `runs/shop` and `runs/demo`."""
+    folder = tmp_path_factory.mktemp("small")
+    shop.write(folder / "shop")
+    fit(shop, tiny_config.override(["memory.neighbours=5"]), folder / "runs" / "shop", quiet=True)
+    shutil.copytree(folder / "runs" / "shop", folder / "runs" / "demo")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("page", "blocks"),
+    [
+        ("quick-start", ["sh", "python", "sh"]),
+        ("how-to/scores", ["python"] * 4),
+        ("how-to/live-labels", ["python", "python", "json", "sh"]),
+        ("how-to/imbalance", ["sh", "python"]),
+        ("how-to/encoders", ["sh", "python", "sh"]),
+        ("how-to/deploy", ["sh", "sh"]),
+    ],
+)
+def test_pages_about_a_trained_shop(
+    page: str, blocks: list[str], folder: Path, shell: Shell, small_shop: Path
+) -> None:
+    shutil.copytree(small_shop, folder, dirs_exist_ok=True)
+    assert run_page(ROOT / "docs" / f"{page}.md", folder, shell) == blocks

