@@ -63,6 +63,9 @@ def test_a_plan_foretells_the_model_folder_and_the_cache(
     fit(shop, config, tmp_path / "run", quiet=True)
     assert first.disk_parts["model"] == pytest.approx(size_of(tmp_path / "run"), rel=0.1)
     assert first.disk_parts["cache"] == pytest.approx(size_of(cache_folder()), rel=0.3)
+    quick = plan(shop, config, quick=True)
+    assert quick.disk_parts["model"] == pytest.approx(first.disk_parts["model"], rel=0.05)
+    assert quick.memory == pytest.approx(first.memory, rel=0.3)
     again = plan(shop, config)
     assert (again.cached, again.disk_parts["cache"]) == (1, 0)
 

@@ -103,7 +103,7 @@ def train(
         planned = None
         with _resumable():
             if plan or not (several_processes() or (resume and is_finished(output))):
-                planned = plan_training(catalogue, used, split, progress)
+                planned = plan_training(catalogue, used, split, progress, quick=not plan)
                 if plan:
                     return printing.show_json(planned.to_json()) if json else _show_plan(planned)
                 planned.check(free_memory(), free_disk(output), free_disk(cache_folder()))

@@ -43,13 +43,11 @@ from mufin.train.loop import Context, seeded
 from mufin.train.miniature import Miniature, Sample, miniature
 from mufin.train.plan import Plan, planned
 from mufin.train.pretrain import Siamese
-from mufin.train.rates import Encoding, Rates, Sizes, Steps
+from mufin.train.rates import FULL, QUICK, Effort, Encoding, Rates, Sizes, Steps
 from mufin.train.retrieve import Embedded, label_index
 from mufin.train.transfer import Networks, transfer
 
-SAMPLE = {"texts": 256, "titles": 256, "images": 48}  # descriptors that are encoded
 KEYED = 4096  # images whose presence in the cache is looked up
-STEPS = 3
 GATHERED_PER_SECOND = 1e9  # bytes of features read from the cache
 PARTS_OF_PLANNING = 7
 QUIET = Progress(quiet=True)
@@ -62,10 +60,13 @@ def plan(
     config: Config | None = None,
     split: str = "train",
     progress: Progress | None = None,
+    *,
+    quick: bool = False,
 ) -> Plan:
     """Return the time, memory and disk space that `fit` will take; measure for some seconds, train nothing.
 
-    What is already in the feature cache is counted. Without settings, plan the preset `best`.
+    What is already in the feature cache is counted. Without settings, plan the preset `best`. `quick`
+    measures about half as long: times are rougher.
     """
     config = config or Config.preset("best")
     reset_peak_memory()
@@ -73,7 +74,7 @@ def plan(
     points = catalogue.split(split)
     sizes = sizes_of(catalogue, points, config)
     with (progress or QUIET).task("Planning", PARTS_OF_PLANNING) as task:
-        rates = _Calibration(catalogue, config, points, task).rates(sizes)
+        rates = _Calibration(catalogue, config, points, task, QUICK if quick else FULL).rates(sizes)
     torch.set_rng_state(state)
     return planned(config, sizes, rates)
 
@@ -97,8 +98,8 @@ def sizes_of(catalogue: Catalogue, points: Split, config: Config) -> Sizes:
 class _Calibration:
     """Runs all stages for a moment."""
 
-    def __init__(self, catalogue: Catalogue, config: Config, points: Split, task: Task) -> None:
-        self.config, self.points, self.task = config, points, task
+    def __init__(self, catalogue: Catalogue, config: Config, points: Split, task: Task, effort: Effort):
+        self.config, self.points, self.task, self.effort = config, points, task, effort
         self.catalogue = catalogue.only(config.modalities)
         self.shared = catalogue.labels is catalogue.items
         self.pictures = catalogue.labels.flat_images() if config.run.pictures else None
@@ -132,7 +133,7 @@ class _Calibration:
         keys = np.unique(np.array([key(each) for each in looked_at], np.uint64))
         read = (time.perf_counter() - started) / len(looked_at)
         new = 1 - float(FeatureCache(encoder.fingerprint()).known(keys).mean())
-        few = _spread(looked_at, SAMPLE[name] if new else 16)
+        few = _spread(looked_at, self.effort.sample[name] if new else 16)
         rows = encoder.prepare(few[:8])
         started = time.perf_counter()
         if len(few) > 8:
@@ -213,7 +214,7 @@ class _Calibration:
         """Return the median seconds per step, weighted by how full batches are."""
         full = [batch for batch in batches if len(batch) == len(batches[0])]
         times = []
-        for i in range(STEPS + 1):
+        for i in range(self.effort.steps + 1):
             started = time.perf_counter()
             step(full[i % len(full)])
             self._wait()
@@ -222,7 +223,7 @@ class _Calibration:
 
     def _per_row(self, features: Features, groups: Groups, fast: bool) -> float:
         """Return the seconds of embedding a row."""
-        some = groups.take(np.arange(min(len(groups), 2048 if fast else 192), dtype=np.int64))
+        some = groups.take(np.arange(min(len(groups), 2048 if fast else self.effort.rows), dtype=np.int64))
         self.embedder.embed(features, some.take(np.arange(min(8, len(some)), dtype=np.int64)))
         started = time.perf_counter()
         self.embedder.embed(features, some)
@@ -244,7 +245,7 @@ class _Calibration:
         found = []
         members = len(part.data.groups.members) / max(1, len(part.data.groups))
         for items, per in ((part.catalogue.items, members), (part.catalogue.labels, 1.0)):
-            some = items.take(np.arange(min(192, len(items))))
+            some = items.take(np.arange(min(self.effort.rows, len(items))))
             features = extract(some, part.samples["texts"], part.samples.get("images"), cached=False)
             started = time.perf_counter()
             self.embedder.encoded(features)

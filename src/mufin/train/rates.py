@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -67,3 +68,16 @@ class Rates:
     point_folder: float  # bytes per remembered point
     peak: int  # memory in use at most, bytes
     gpu_peak: int = 0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a calibration measures."""
+
+    sample: Mapping[str, int]  # descriptors that are encoded
+    steps: int  # timed, after one that is not; it also allocates the state of the optimizer
+    rows: int  # embedded by trained encoders
+
+
+FULL = Effort({"texts": 256, "titles": 256, "images": 48}, 3, 192)
+QUICK = Effort({"texts": 64, "titles": 64, "images": 16}, 1, 24)
