@@ -22,6 +22,9 @@ GOOD = b'{"id": "a", "title": "A"}\n'
 def test_missing_folder_and_missing_items(tmp_path: Path, folder: Folder) -> None:
     with pytest.raises(CatalogueError, match="nowhere: no such folder"):
         Catalogue.read(tmp_path / "nowhere")
+    (tmp_path / "shop.csv").write_text("title\n")
+    with pytest.raises(CatalogueError, match="a file, but .* mufin import table .*shop.csv -o DIR"):
+        Catalogue.read(tmp_path / "shop.csv")
     with pytest.raises(CatalogueError, match=r"no items.jsonl or items.parquet \(found: train.jsonl\)"):
         Catalogue.read(folder(train=[{"id": "a", "labels": []}]))
 

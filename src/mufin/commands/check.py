@@ -10,7 +10,7 @@ import typer
 
 from mufin.commands import printing
 from mufin.commands.options import Json, Quiet
-from mufin.errors import UsageError
+from mufin.data.formats.files import require_folder
 
 if TYPE_CHECKING:
     from mufin.progress import Task
@@ -35,8 +35,7 @@ def check(
 
     if (folder / "mufin.json").exists():
         return _check_model(folder, json)
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; expected one with items.jsonl or items.parquet")
+    require_folder(folder)
     with _ProgressBars("Checking images", quiet or json) as progress:
         report = check_folder(folder, pictures, progress)
     if json:

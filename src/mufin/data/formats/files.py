@@ -40,10 +40,20 @@ class Part:
         return CatalogueError(f"row {row + 1}: {message}", self.path or self.name)
 
 
-def find(folder: Path) -> dict[str, Path]:
-    """Return name → file of every table in a folder; one name in both formats is an error."""
+def require_folder(folder: Path) -> None:
+    """Raise CatalogueError unless the folder exists; tell what to do with a table."""
+    if is_file(folder):
+        raise CatalogueError(
+            "a file, but expected a catalogue folder; make one with: mufin import table "
+            f"{folder} -o DIR --text COLUMN,… --labels COLUMN", folder,
+        )  # fmt: skip
     if not folder.is_dir():
         raise CatalogueError("no such folder; expected one with items.jsonl or items.parquet", folder)
+
+
+def find(folder: Path) -> dict[str, Path]:
+    """Return name → file of every table in a folder; one name in both formats is an error."""
+    require_folder(folder)
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix not in SUFFIXES or path.name.startswith((".", "_")) or not path.is_file():
