@@ -87,9 +87,10 @@ def test_a_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hits_print_one_line_each() -> None:
     first, second = (Hits(hits) for hits in made())
-    assert repr(first) == " 75%  four  a table\n 50%  two  "
+    assert repr(first) == " 75%  four  a table\n 50%  two"
     assert repr(HitLists([first, second, Hits()], ["a"])) == "0: four, two\n1: two\n2: no hits"
     assert repr(HitLists([first], ["a"])) == "a: four, two"
+    assert str(Hit("desks", 0.9, 0.75, text="desks")) == " 75%  desks"
     assert repr(Hits()) == "no hits"
     assert repr(Hits([Hit("a", 0, 0)] * 99)).endswith("… and 89 more")
     assert repr(first[0]) == "Hit('four', probability=0.750, score=2.000, text='a table')"

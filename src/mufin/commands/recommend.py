@@ -70,6 +70,9 @@ def recommend(
         printing.show_json({"hits": [hit.as_dict() for hit in hits]})
         return
     numbers = [(h.probability, h.score, *h.parts.values()) for h in hits]
-    rows = [[h.label, h.text, *(f"{x:.3f}" for x in row)] for h, row in zip(hits, numbers, strict=True)]
+    texts = ["text"] if any(h.text not in ("", h.label) for h in hits) else []
+    names = [[h.label, h.text][: 1 + len(texts)] for h in hits]
+    rows = [[*name, *(f"{x:.3f}" for x in row)] for name, row in zip(names, numbers, strict=True)]
     parts = hits[0].parts if hits else ()
-    printing.show_table(["label", "text", "probability", "score", *parts], rows, left=2)
+    header = ["label", *texts, "probability", "score", *parts]
+    printing.show_table(header, rows, left=1 + len(texts))

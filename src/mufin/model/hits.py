@@ -60,7 +60,8 @@ class Hit:
         return f"Hit({self.label!r}, {numbers}{text if self.text else ''})"
 
     def __str__(self) -> str:
-        return f"{self.probability:4.0%}  {self.label}  {self.text}"
+        text = f"  {self.text}" if self.text not in ("", self.label) else ""
+        return f"{self.probability:4.0%}  {self.label}{text}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hit, tuple(self.as_dict().values())
