@@ -82,8 +82,8 @@ def test_a_model_goes_to_the_hub_and_comes_back(
     assert "q-red" in said["first"]
     assert "q-red" not in said["second"]
     assert said["again"] == 7
-    assert "no folder here" in said["user/other None"]
-    assert "no folder here" in said["user/shop third"]
+    assert "user/other is not a local folder and was not downloaded: " in said["user/other None"]
+    assert "user/shop is not a local folder and was not downloaded: " in said["user/shop third"]
     assert said["address"].startswith(env["HF_ENDPOINT"])
     folder = Path(said["folder"])
     assert folder.is_relative_to(tmp_path / "hf")

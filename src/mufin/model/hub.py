@@ -91,7 +91,7 @@ def push_to_hub(
     check_parts(folder, manifest)
     files = [MANIFEST, CARD, *(entry["file"] for entry in manifest["parts"].values())]
     stems = sorted({re.split(r"[./]", part)[0] for part in manifest["parts"]})
-    with _explained(repository):
+    with _explained(f"{repository} was not uploaded"):
         from huggingface_hub import HfApi
 
         api = HfApi(library_name="mufin")
@@ -116,7 +116,7 @@ def local_folder(name: Path | str, revision: str | None = None) -> Path:
         if revision is not None:
             raise UsageError(f"revision {revision!r} is for models of the hub, but {name} is a local folder")
         return path
-    with _explained(str(name)):
+    with _explained(f"{name} is not a local folder and was not downloaded"):
         from huggingface_hub import hf_hub_download, snapshot_download
 
         found = Path(hf_hub_download(str(name), MANIFEST, revision=revision, library_name="mufin")).parent
@@ -128,14 +128,12 @@ def local_folder(name: Path | str, revision: str | None = None) -> Path:
 
 
 @contextmanager
-def _explained(repository: str) -> Iterator[None]:
-    """Turn the errors of the hub into a ModelError of one sentence."""
+def _explained(outcome: str) -> Iterator[None]:
+    """Turn the errors of the hub into a ModelError of one sentence that begins with the outcome."""
     try:
         yield
     except (ModelError, UsageError):
         raise
     except Exception as error:  # of the hub, of HTTP and of the file system
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise ModelError(
-            f"{repository} is no folder here, and the hub fails: {type(error).__name__}: {reason}"
-        ) from None
+        raise ModelError(f"{outcome}: {reason} ({type(error).__name__})") from None
