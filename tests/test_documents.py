@@ -147,8 +147,8 @@ def test_data_formats(
 
 def test_python(folder: Path, shell: Shell, tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mufin.config.Config.preset", lambda name: tiny_config)  # fast encoders
-    shutil.copy(SAMPLES / "table" / "products.csv", folder)
-    shutil.copytree(SAMPLES / "table" / "photos", folder / "photos")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    exec(next(code for _, kind, code in BLOCK.findall(tutorial) if kind == "python"), {})  # its table
     assert run_page(ROOT / "docs" / "how-to" / "python.md", folder, shell).count("python") == 7
 
 
