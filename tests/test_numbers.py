@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from mufin import Catalogue, Config, Item, Mufin, fit, load, save
 from mufin.evaluate.score import evaluate
 from serving import client_of
 
-GOLDEN = {"P@1": 100.0, "P@5": 40.0, "R@10": 100.0}
+GOLDEN = {"P@1": 28.7, "nDCG@3": 42.2, "nDCG@5": 55.8}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -76,8 +77,28 @@ def test_a_service_answers_as_a_batch_does(tiny_model: Mufin, shop: Catalogue, t
                 assert one["probability"] == pytest.approx(other.probability, abs=1e-4)
 
 
+def frequent_labels(count: int) -> Catalogue:
+    """The embedded catalogue's most frequent labels, and some of their items."""
+    demo, items = Catalogue.demo(), list[Item]()
+    frequency = np.bincount(demo.split("train").relevance.indices, minlength=len(demo.labels))
+    best = np.argsort(-frequency, kind="stable")[:count]
+    labels = [demo.labels[int(label)] for label in best]
+    splits: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
+    for name, most in (("train", 600), ("test", 400)):
+        part = demo.split(name)
+        chosen = part.relevance[:, best]
+        for row in np.flatnonzero(np.diff(chosen.indptr))[:most]:
+            items.append(demo.items[int(part.members[row])])
+            splits[name][items[-1].id] = [labels[column].id for column in chosen[row].indices]
+    return Catalogue.build(items, labels, **splits)
+
+
 def test_golden_metrics(tiny_config: Config) -> None:
-    """Of a fixed training; a change that moves them must say why."""
-    model = fit(made_shop(5), tiny_config.override(["pretrain.epochs=6", "finetune.epochs=6"]), quiet=True)
-    found = evaluate(model, made_shop(5), "test")
-    assert {name: found[name] for name in GOLDEN} == pytest.approx(GOLDEN, abs=2.0)
+    """Of a fixed training that leaves room above and below; a change that moves them must say why.
+
+    Other seeds stay within 6 points.
+    """
+    config = tiny_config.override(["pretrain.epochs=10", "finetune.epochs=10"])
+    model = fit(frequent_labels(8), config, quiet=True)
+    found = evaluate(model, frequent_labels(8), "test")
+    assert {name: found[name] for name in GOLDEN} == pytest.approx(GOLDEN, abs=6.0)
