@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mufin import Item, Mufin, load, push_to_hub, save
+from mufin import Config, Item, Mufin, load, push_to_hub, save
 from mufin.errors import ModelError, UsageError
+from mufin.model.hub import card as card_of
 from mufin.model.hub import local_folder
 
 SERVER = Path(__file__).with_name("hub_server.py")
@@ -119,6 +120,10 @@ def test_the_card_is_written_by_save_unless_it_is_ours(tiny_model: Mufin, tmp_pa
     assert facts["library_name"] == "mufin"
     for word in ("Task", "Data", "Metrics", "Calibration", "Licences", "rank 7 labels"):
         assert word in card
+    assert "Apache-2.0; " not in card  # of encoders that do not come with mufin
+    assert card.count("see its own card") == 2
+    packaged = card_of({"labels": 7, "own_items": False, "library": "1"}, Config.preset("fast"))
+    assert "(all-MiniLM-L6-v2: Apache-2.0; EfficientNet-Lite0: Apache-2.0)" in packaged
     model = load(tmp_path / "a")
     model.remove_labels(["q-red"])
     save(model, tmp_path / "a")

@@ -15,6 +15,7 @@ from mufin.model.manifest import read_model_manifest
 
 CARD = "README.md"
 MARK = "<!-- Written by mufin at every save; remove this line to keep your own text. -->"
+OFFLINE_WEIGHTS = {"text": "all-MiniLM-L6-v2", "images": "EfficientNet-Lite0"}  # as in docs/licences.md
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -31,8 +32,16 @@ def card(manifest: dict[str, Any], config: Config) -> str:
     """Return a model card; it depends on the model alone, so that equal models have equal cards."""
     reads = {"both": "text and images", "text": "text", "image": "images"}[config.modalities]
     kind = "image-classification" if config.modalities == "image" else "text-classification"
-    encoders = [f"text: `{_public(config.text.model)}`"]
-    encoders += [] if config.modalities == "text" else [f"images: `{_public(config.vision.model)}`"]
+    used = {"text": config.text.model, "images": config.vision.model}
+    if config.modalities == "text":
+        del used["images"]
+    encoders = [f"{what}: `{_public(name)}`" for what, name in used.items()]
+    weights = [
+        f"{OFFLINE_WEIGHTS[what]}: Apache-2.0"
+        if name == "offline"
+        else f"`{_public(name)}`: see its own card"
+        for what, name in used.items()
+    ]
     learnt = config.rank.beta == "learnt"
     calibration = (
         "Score and probability were fitted on training points held out from training."
@@ -59,8 +68,9 @@ tags:
 - **Encoders**: {", ".join(encoders)}; D = {config.embed.dim}.
 - **Metrics**: measure them on your own held-out items with `mufin evaluate RUN CATALOGUE`.
 - **Calibration**: {calibration} They hold for items like those of the training data.
-- **Licences**: the encoders' weights keep their licences (`offline`: Apache-2.0, both), and so do texts and
-  images of the labels. State that of your data here. mufin {manifest["library"]} is under Apache-2.0.
+- **Licences**: the encoders' weights keep their licences ({"; ".join(weights)}),
+  and so do texts and images of the labels: state theirs here.
+  mufin {manifest["library"]} is under Apache-2.0.
 
 ```python
 from mufin import Item, load
