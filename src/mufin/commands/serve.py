@@ -42,12 +42,15 @@ def serve(
     threads: Annotated[
         int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
     ] = 1,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Reload when RUN, or the link of that name, changes.")
+    ] = False,
     exact: Exact = False,
 ) -> None:
     """Serve a model over HTTP, with a page to try it.
 
     Open the printed address in a browser; stop the server with Ctrl-C. Labels can be added and removed from
-    this machine, and from other machines only with a token.
+    this machine, and from other machines only with a token. SIGHUP reloads the model.
 
     \b
     Example:
@@ -65,7 +68,7 @@ def serve(
     local = is_loopback(host)
     settings = Settings(
         batch=batch, queue=queue, deadline=deadline, threads=threads, token=token or None,
-        writable=local or bool(token), local=local,
+        writable=local or bool(token), local=local, watch=watch,
     )  # fmt: skip
     with listen(host, port) as listener:
         set_up(log)

@@ -50,6 +50,11 @@ def _most_bytes(part: str) -> int:
     return MAX_TOKENIZER_BYTES if part.startswith("layout/") else 1 << 63
 
 
+def same_network(manifest: dict[str, Any], folder: Path) -> bool:
+    """Return whether a folder holds this model, at most with other labels and another memory."""
+    return label_independent_parts(read_model_manifest(folder)) == label_independent_parts(manifest)
+
+
 def label_independent_parts(manifest: dict[str, Any]) -> dict[str, Any]:
     """Select the parts that adding and removing labels does not change."""
     return {part: entry for part, entry in manifest["parts"].items() if part.startswith(LABEL_INDEPENDENT)}

@@ -45,7 +45,7 @@ from mufin.files.folder import (
 from mufin.files.lock import writing
 from mufin.files.tensors import write_tensors
 from mufin.model.hub import local_folder, write_card
-from mufin.model.manifest import FORMAT, label_independent_parts, read_model_manifest
+from mufin.model.manifest import FORMAT, label_independent_parts, read_model_manifest, same_network
 from mufin.model.mufin import Mufin
 from mufin.model.parts import (
     Files,
@@ -119,9 +119,9 @@ def reload_labels(model: Mufin, folder: Path) -> Mufin:
 
     Raises a ModelError if the folder holds another model.
     """
-    manifest = read_model_manifest(folder)
-    if label_independent_parts(manifest) != label_independent_parts(model.saved[folder.resolve()]):
+    if not same_network(model.saved[folder.resolve()], folder):
         raise ModelError(f"{folder} now holds another model; load it again")
+    manifest = read_model_manifest(folder)
     files = check_parts(folder, manifest)
     fresh, device = copy(model), model.labels.alive.device
     known = _read_known(files, manifest, model.config, (model.embedder, model.ranker), device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 
 from mufin.data.catalogue import Catalogue
 from mufin.errors import UsageError
+from mufin.model.mufin import Mufin
 from mufin.model.store import load
 from mufin.runtime.memory import limit_heaps
 from mufin.serve import problem
@@ -62,9 +64,13 @@ def build_service(folder: Path, catalogue: Path | None, settings: Settings, exac
     """Return the service of a model folder."""
     limit_heaps()
     beside = None if catalogue is None else Catalogue.read(catalogue)
-    model = load(folder, "cpu", exact)
-    model.embedder.skip_early_features()
-    return Service(model, folder, beside, settings)
+
+    def read(folder: Path) -> Mufin:
+        model = load(folder, "cpu", exact)
+        model.embedder.skip_early_features()
+        return model
+
+    return Service(folder, read, beside, settings)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -104,6 +110,8 @@ def run(service: Service, listener: socket.socket, ready: Callable[[], None]) ->
             # Exempt the loaded model from garbage collection: a pass over it stops all threads for 0.3 s.
             gc.collect()
             gc.freeze()
+            if hasattr(signal, "SIGHUP"):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload_soon)
             ready()
         await task
 

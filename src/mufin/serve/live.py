@@ -18,6 +18,7 @@ from mufin.errors import BusyError, ModelError
 from mufin.files.folder import saved_checksum
 from mufin.files.lock import writing
 from mufin.model.labels import Labels
+from mufin.model.manifest import same_network
 from mufin.model.mufin import Mufin
 from mufin.model.store import reload_labels, save_labels
 from mufin.serve.batching import Batcher
@@ -34,6 +35,7 @@ class State:
 
     model: Mufin
     version: str
+    folder: Path  # that the model is saved in; not a link
 
     @property
     def labels(self) -> Labels:
@@ -57,15 +59,44 @@ class State:
 class Live:
     """The current state; readers see the old labels or the new ones, never a mixture."""
 
-    def __init__(self, model: Mufin, folder: Path) -> None:
-        self.folder = folder
-        self.state = self._state(model)
+    def __init__(self, model: Mufin, folder: Path, read: Callable[[Path], Mufin]) -> None:
+        """Serve the model of a folder, or of a link to one; `read` loads and prepares another."""
+        self.folder, self._read = folder, read
+        self.state = self._state(model, folder.resolve())
         self._writing = asyncio.Lock()
 
     @property
     def network(self) -> str:
         """A hash of the weights, which does not change when labels are added or removed."""
-        return str(self._saved(self.state.model)["parts"]["network.safetensors"]["hash"])
+        return str(_saved(self.state)["parts"]["network.safetensors"]["hash"])
+
+    async def reload(self) -> State:
+        """Serve what the folder holds now; calls under way are answered by the model they began with."""
+        async with self._writing:
+            return await asyncio.to_thread(self._reload)
+
+    def outdated(self) -> bool:
+        """Return whether the folder holds something else than what is served."""
+        folder = self.folder.resolve()
+        return folder != self.state.folder or saved_checksum(folder) != _saved(self.state)["checksum"]
+
+    def _reload(self) -> State:
+        """Load only the labels if nothing else has changed; on failure keep the old model."""
+        if not self.outdated():
+            return self.state
+        folder = self.folder.resolve()
+        try:
+            if folder == self.state.folder and same_network(_saved(self.state), folder):
+                fresh = reload_labels(self.state.model, folder)
+            else:
+                fresh = self._read(folder)
+        except (ModelError, OSError) as error:
+            log.error("the model folder cannot be loaded: %s", error)
+            why = "the model folder cannot be loaded, so the old model is still served; see the log"
+            raise Problem(409, why) from None
+        self.state = self._state(fresh, folder)
+        log.info("serving model %s", self.state.version)
+        return self.state
 
     async def change(self, batcher: Batcher[Any], change: Callable[[Mufin], None]) -> State:
         """Apply `change` to a copy in the thread of the model; serve the copy once it is saved."""
@@ -93,38 +124,43 @@ class Live:
             fresh = copy.copy(self.state.model)
             apply(fresh)
             try:
-                save_labels(fresh, self.folder)
+                save_labels(fresh, self.state.folder)
             except OSError as error:
                 raise _not_kept(error) from None
-            self.state = self._state(fresh)
+            self.state = self._state(fresh, self.state.folder)
             return self.state
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
-                stack.enter_context(writing(self.folder, PATIENCE))
+                stack.enter_context(writing(self.state.folder, PATIENCE))
             except OSError as error:
                 raise _not_kept(error) from None
             yield
 
     def _catch_up(self) -> None:
         """Serve what another program has written since, unless it is another model."""
-        model = self.state.model
-        if saved_checksum(self.folder) == self._saved(model)["checksum"]:
+        if not self.outdated():
             return
+        folder = self.folder.resolve()
         try:
-            fresh = reload_labels(model, self.folder)
+            if folder != self.state.folder:
+                raise ModelError(f"{self.folder} now points to {folder}")
+            fresh = reload_labels(self.state.model, folder)
         except ModelError as error:
             log.error("%s", error)
-            raise Problem(409, "the model folder now holds another model; restart the service") from None
-        self.state = self._state(fresh)
+            why = "the model folder now holds another model; reload the service (POST /v1/reload)"
+            raise Problem(409, why) from None
+        self.state = self._state(fresh, folder)
 
-    def _state(self, model: Mufin) -> State:
-        return State(model, str(self._saved(model)["checksum"])[:12])
+    def _state(self, model: Mufin, folder: Path) -> State:
+        return State(model, str(model.saved[folder]["checksum"])[:12], folder)
 
-    def _saved(self, model: Mufin) -> dict[str, Any]:
-        return model.saved[self.folder.resolve()]
+
+def _saved(state: State) -> dict[str, Any]:
+    """Return the manifest of what is served."""
+    return state.model.saved[state.folder]
 
 
 def _not_kept(error: OSError) -> Problem:

@@ -61,6 +61,11 @@ class Map:
         found: dict[str, Any] = await service.in_pool(_columns, state, self._places)
         return found
 
+    async def forget(self) -> None:
+        """Drop the places of an earlier network."""
+        await self.close()
+        self._places = self._task = None
+
     async def close(self) -> None:
         """Cancel a computation that is under way."""
         if self._task is not None and not self._task.done():
@@ -69,7 +74,7 @@ class Map:
 
     def _read(self) -> Places | None:
         try:
-            kept = read_stored(self.live.folder / FILE)
+            kept = read_stored(self.live.state.folder / FILE)
             if kept["network"] != self.live.network:
                 return None
             return Places({id: (x, y, g) for id, x, y, g in kept["places"]}, kept["groups"], kept["how"])
@@ -124,7 +129,7 @@ class Map:
             "groups": places.groups,
             "places": [[id, *place] for id, place in places.where.items()],
         }
-        file = self.live.folder / FILE
+        file = self.live.state.folder / FILE
         temporary = file.with_name(f"{FILE}.{os.getpid()}")  # another service may write at the same time
         try:
             temporary.write_text(json.dumps(with_checksum(kept)), "utf-8")

@@ -175,6 +175,13 @@ class Removed(Answer):
     model: str
 
 
+class Reloaded(Answer):
+    """The model that is served now."""
+
+    model: str
+    labels: int
+
+
 class Map(Answer):
     """All labels as points of a plane, by column."""
 
@@ -257,6 +264,7 @@ LABELS = {"total": 1, "labels": [LABEL]}
 ITEMS = {"total": 1, "items": [ITEM]}
 ADDED = {"added": ["desk-1"], "model": "779674242734"}
 REMOVED = {"removed": ["desk-1"], "model": "c837a8feeb1d"}
+RELOADED = {"model": "c837a8feeb1d", "labels": 2440}
 EXAMPLES = {"added": 1, "model": "779674242734"}
 MAP = {
     "label": ["desk-1"], "text": ["walnut desk"], "x": [0.12], "y": [-0.4], "group": [0],

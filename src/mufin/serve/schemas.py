@@ -49,6 +49,7 @@ class Settings:
     writable: bool = True
     local: bool = True  # answer only to names of this machine
     threads: int = 1  # that compute, one batch on one core each
+    watch: bool = False  # reload when the model folder changes
 
 
 # Cost is measured in short texts, each of which takes about 2 ms on one core.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -17,13 +18,13 @@ from PIL import Image
 from mufin.data.catalogue import Catalogue
 from mufin.data.images import scaled
 from mufin.data.pictures import Encoded, Pictures
-from mufin.errors import PictureError
+from mufin.errors import ModelError, PictureError
 from mufin.model.mufin import Mufin
 from mufin.serve.answer import Answer, Answerer, Ask, Query, vectors_of
 from mufin.serve.batching import Batcher
 from mufin.serve.catalogue_view import CatalogueView, Examples
 from mufin.serve.images import check_count, check_pixels, decoded, from_base64
-from mufin.serve.live import Live
+from mufin.serve.live import Live, State
 from mufin.serve.map import Map
 from mufin.serve.metrics import Metrics
 from mufin.serve.middleware import Bodies
@@ -39,6 +40,7 @@ from mufin.serve.schemas import (
     slices,
 )
 
+WATCH_SECONDS = 1.0
 SMALL = 96  # pixels, for a model that reads no images: only to check that they can be decoded
 
 
@@ -61,12 +63,19 @@ class Service:
     """A model, the catalogue beside it, and the threads that do the work."""
 
     def __init__(
-        self, model: Mufin, folder: Path, catalogue: Catalogue | None = None, settings: Settings | None = None
+        self,
+        folder: Path,
+        read: Callable[[Path], Mufin],
+        catalogue: Catalogue | None = None,
+        settings: Settings | None = None,
     ) -> None:
+        """Serve the model that `read` loads from a folder, or from what a link points to."""
         self.settings = settings or Settings()
         self.metrics = Metrics()
         self.bodies = Bodies()
-        self.live = Live(model, folder)
+        self._read = read
+        model = read(folder)
+        self.live = Live(model, folder, self._another)
         self.catalogue = None if catalogue is None else CatalogueView(catalogue)
         self.name = folder.resolve().name
         self.batcher: Batcher[Ask] = Batcher(
@@ -86,18 +95,67 @@ class Service:
         self.metrics.gauge("mufin_labels", "Living labels", lambda: len(self.live.state.labels))
         self._pool = ThreadPoolExecutor(2, "mufin-decode")
         self.map = Map(self.live)
-        self.examples: Examples | None = None
-        if self.catalogue is not None and "train" in self.catalogue.splits:
-            self.examples = Examples(model, self.catalogue, self.batcher)
+        self.examples = self._examples()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _examples(self) -> Examples | None:
+        if self.catalogue is None or "train" not in self.catalogue.splits:
+            return None
+        return Examples(self.live.state.model, self.catalogue, self.batcher)
+
+    def _another(self, folder: Path) -> Mufin:
+        """Load a model to replace the one served, and answer a first query, which is slow."""
+        model = self._read(folder)
+        if self.settings.threads > 1 and not _shareable(model):
+            raise ModelError(f"the model in {folder} computes in one thread only; restart without --threads")
+        model.recommend("a first query")
+        return model
+
+    async def reload(self) -> State:
+        """Serve what the model folder holds now."""
+        network = self.live.network
+        state = await self.live.reload()
+        if self.live.network != network:
+            self.examples = self._examples()
+            await self.map.forget()
+            gc.unfreeze()  # or the old model would never be freed
+            await asyncio.to_thread(gc.collect)
+            gc.freeze()
+        return state
+
+    def reload_soon(self) -> None:
+        """Reload in the background, and log why if it fails."""
+        self._begin(self._reload_or_log())
+
+    def _begin(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload_or_log(self) -> None:
+        with suppress(Problem):  # logged where it arose
+            await self.reload()
+
+    async def _watch(self) -> None:
+        """Reload whenever the folder, or the link to it, has changed."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            with suppress(ModelError, OSError):  # being replaced now
+                if await asyncio.to_thread(self.live.outdated):
+                    await self._reload_or_log()
 
     async def start(self) -> None:
         """Start the threads and answer a first query, which is slow."""
         self.batcher.start()
         white = Image.new("RGB", (self.image_size, self.image_size), "white")
         await self.batcher.ask(Ask((Query("", ("a first query",), (white,)),)), 1)
+        if self.settings.watch:
+            self._begin(self._watch())
 
     async def stop(self) -> None:
         """Answer what is waiting, then end the threads."""
+        for task in self._tasks:
+            task.cancel()
         await self.map.close()
         await self.batcher.close()
         self._pool.shutdown()

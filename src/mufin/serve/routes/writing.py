@@ -1,4 +1,4 @@
-"""Writes to /v1/labels and /v1/examples: saved in the model folder before they are served."""
+"""Writes to /v1/labels and /v1/examples, saved before they are served; and /v1/reload."""
 
 from __future__ import annotations
 
@@ -112,6 +112,13 @@ async def add_examples(request: Request) -> dict[str, Any]:
     items = await _items(service, "items", body.items)
     state = await _change(service, lambda model: model.add_examples(items, body.labels))
     return {"added": len(items), "model": state.version}
+
+
+@router.post("/reload", response_model=responses.Reloaded, responses=responses.shown(responses.RELOADED))
+async def reload(request: Request) -> dict[str, Any]:
+    """Serve the model that the folder holds now; calls under way are still answered by the old one."""
+    state = await service_of(request).reload()
+    return {"model": state.version, "labels": len(state.labels)}
 
 
 async def _remove(service: Service, ids: list[str]) -> dict[str, Any]:
