@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from mufin.config import Config
 from mufin.data.ragged import Ragged
 from mufin.encode.attention import SelfAttention
-from mufin.encode.dropout import Dropout
+from mufin.runtime.autograd import Dropout
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.rank.ranker import Classifiers, Ranker
