@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 from torch import Tensor
 
+from mufin.encode import rows as encoded
 from mufin.encode.rows import SparseRows, normalised
 from mufin.retrieve import postings
 
@@ -49,13 +50,15 @@ def test_who_shares_nothing_is_not_found(search: Search) -> None:
 
 @pytest.mark.parametrize("search", WAYS)
 def test_beyond_the_budget_likeness_stays_exact(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of many rows are left out of the search, not out of the score."""
+    """Columns of many rows are left out of the search, or hashed together, not so in the score."""
     weight = 1 / (1 + np.arange(60)) ** 0.5  # some columns are everywhere
     drawn = np.random.default_rng(3).random((2000, 60)) < 0.3 * weight
     matrix = normalised(csr_matrix(drawn * (1 / weight).astype(np.float32)))
     rows, queries = SparseRows.of(matrix), SparseRows.of(matrix[:50])
     truth, _ = search(queries, rows, 10)
     monkeypatch.setattr(postings, "CELLS_PER_QUERY", 400)
+    monkeypatch.setattr(encoded, "SKETCH_WIDTHS", (16, 16))
+    rows = SparseRows.of(matrix)  # without sketches
     found, alike = (part.numpy() for part in search(queries, rows, 10))
     kept = [len({*a.tolist()} & {*b.tolist()}) / 10 for a, b in zip(found, truth, strict=True)]
     assert 0.7 < np.mean(kept) < 1
@@ -64,13 +67,38 @@ def test_beyond_the_budget_likeness_stays_exact(search: Search, monkeypatch: pyt
     np.testing.assert_allclose(alike[there], np.take_along_axis(every, found, 1)[there], atol=1e-5)
 
 
-def test_both_ways_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_find_the_same() -> None:
     rows, queries = (SparseRows.of(unit_rows(n, 300, 0.05, n)) for n in (3000, 20))
-    for budget in (1 << 17, 500, 1):  # of one, the rarest column is read nevertheless
-        monkeypatch.setattr(postings, "CELLS_PER_QUERY", budget)
-        (some, like), (others, likewise) = (search(queries, rows, 15) for search in WAYS)
-        np.testing.assert_allclose(like, likewise, atol=1e-6)
-        assert (some == others).float().mean() > 0.95  # but for ties
+    (some, like), (others, likewise) = (search(queries, rows, 15) for search in WAYS)
+    np.testing.assert_allclose(like, likewise, atol=1e-6)
+    assert (some == others).float().mean() > 0.95  # but for ties
+
+
+def test_of_a_budget_of_one_cell_the_rarest_column_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, queries = (SparseRows.of(unit_rows(n, 300, 0.05, n)) for n in (3000, 20))
+    monkeypatch.setattr(postings, "CELLS_PER_QUERY", 1)
+    found, _ = postings._search_on_cpu(queries, rows, 15)
+    assert (found[:, 0] >= 0).all()
+
+
+def test_products_of_sketches_are_right_on_average() -> None:
+    rows = SparseRows.of(unit_rows(300, 5000, 0.01, 1))
+    exact = torch.from_numpy((rows.csr @ rows.csr.T).toarray())
+    for width in (256, 4096):
+        sketch = encoded.sketched(rows, width).float()
+        error = sketch @ sketch.T - exact
+        assert abs(float(error.mean())) < 0.2 / width**0.5
+        assert float(error.std()) < 1.5 / width**0.5
+
+
+def test_sketches_grow_with_the_rows() -> None:
+    every = unit_rows(50, 300, 0.1, 1)
+    first, rest = SparseRows.of(every[:30]), SparseRows.of(every[30:])
+    whole = SparseRows.of(every).sketch
+    assert torch.equal(first.concat(rest).sketch, whole)
+    assert "sketch" not in first.concat(rest).__dict__
+    first.sketch  # noqa: B018 - computed once
+    assert torch.equal(first.concat(rest).__dict__["sketch"], whole)
 
 
 def test_many_queries_are_asked_in_blocks() -> None:

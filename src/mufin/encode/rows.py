@@ -16,6 +16,10 @@ from torch.nn import functional as F
 from mufin.data.ragged import Ints, spans
 
 MAX_CELLS = 1 << 24  # cells looked up at a time
+SKETCH_WIDTHS = 256, 4096  # numbers per sketch: fewest and most
+SKETCH_BYTES = 8 << 30  # of all sketches; more rows get narrower ones
+CELLS_PER_SKETCH_BLOCK = 1 << 28
+HASH_FACTOR = -7046029254386353131  # 2⁶⁴ / golden ratio, as a signed number
 
 
 class Rows(Protocol):
@@ -101,6 +105,13 @@ class SparseRows:
         """Return the transpose; computed on first use unless it was loaded."""
         return _transpose(self) if self.values.is_cuda else SparseRows.of(csr_matrix(self.csr.T))
 
+    @cached_property
+    def sketch(self) -> Tensor:
+        """Return dense sketches (n, W) in bf16, made on first use; see `sketched`."""
+        fewest, most = SKETCH_WIDTHS
+        width = SKETCH_BYTES // (2 * max(1, len(self)))
+        return sketched(self, max(fewest, min(most, 1 << width.bit_length() - 1)))
+
     def with_columns(self, columns: SparseRows) -> SparseRows:
         """Return the same rows with a precomputed transpose."""
         copy = replace(self)
@@ -155,8 +166,11 @@ class SparseRows:
     def concat(self, other: SparseRows) -> SparseRows:
         other = other.to(self.values.device)
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
-        columns = torch.cat([self.columns, other.columns])
-        return replace(self, offsets=offsets, columns=columns, values=torch.cat([self.values, other.values]))
+        columns, values = (torch.cat([getattr(x, n) for x in (self, other)]) for n in ("columns", "values"))
+        rows = replace(self, offsets=offsets, columns=columns, values=values)
+        if "sketch" in self.__dict__:  # extend it rather than compute it again
+            rows.__dict__["sketch"] = torch.cat([self.sketch, sketched(other, self.sketch.shape[1])])
+        return rows
 
     def to(self, device: torch.device) -> SparseRows:
         if self.values.device == device:
@@ -213,6 +227,22 @@ def blocks(sizes: list[int], most: int) -> list[tuple[int, int]]:
     """
     first = np.flatnonzero(np.diff(np.cumsum(sizes) // most, prepend=-1))
     return list(pairwise([*first.tolist(), len(sizes)]))
+
+
+def sketched(rows: SparseRows, width: int) -> Tensor:
+    """Hash columns to `width` numbers with random signs, (n, width) bf16: products stay the same on average.
+
+    Of 50 nearest titles among 16,000 and 60,000, 98 and 99.6 % are among the 400 nearest sketches of 4,096.
+    """
+    blocks = []
+    for some in torch.arange(len(rows)).split(max(1, CELLS_PER_SKETCH_BLOCK // width)):
+        part = rows.part(int(some[0]), int(some[-1]) + 1)
+        mixed = part.columns.long() * HASH_FACTOR
+        slot, sign = (mixed >> 32) & (width - 1), ((mixed >> 60) & 1) * 2 - 1
+        sums = torch.zeros(len(part) * width, device=part.values.device)
+        sums.index_add_(0, part.row * width + slot, part.values * sign)
+        blocks.append(sums.view(-1, width).bfloat16())
+    return torch.cat(blocks) if blocks else torch.zeros(0, width, dtype=torch.bfloat16)
 
 
 def _transpose(rows: SparseRows) -> SparseRows:

@@ -1,4 +1,4 @@
-"""Postings: find the rows of a sparse matrix most similar to a sparse query, through shared columns."""
+"""Find the rows of a sparse matrix most similar to a sparse query, through shared columns."""
 
 from __future__ import annotations
 
@@ -12,75 +12,47 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional as F
 
-from mufin.data.ragged import Ints, spans
-from mufin.encode.rows import SparseRows, products
+from mufin.data.ragged import Ints
+from mufin.encode.rows import SparseRows, products, sketched
+from mufin.retrieve.exact import top
 
 Floats = NDArray[Any]  # f32 or f64
 
 CELLS_PER_QUERY = 1 << 17  # cells read per query, rarest columns first: they are the most informative
-RESCORE_FACTOR = 8  # times as many rows are rescored in full if columns were skipped
+RESCORE_FACTOR = 8  # times as many rows are rescored in full if columns were skipped or sketched
 SAMPLING_STEP = 64  # every 64th value is used to estimate a threshold
-SUMS_PER_BATCH = 1 << 27  # (query, row) sums held at a time on a GPU
-CELLS_PER_BATCH = 1 << 24  # cells read at a time on a GPU
+PRODUCTS_PER_BATCH = 1 << 28  # (query, row) products held at a time on a GPU
 
 
 def most_alike(queries: SparseRows, rows: SparseRows, n: int) -> tuple[Tensor, Tensor]:
     """Return the n rows v_i (M, V) with the largest ⟨v, v_i⟩ > 0 for each query v, and the products, (B, n).
 
-    Best first, padded with −1 and −inf. The result is exact up to CELLS_PER_QUERY cells; beyond that,
-    candidates come from the rarest columns and are rescored with all columns.
+    Best first, padded with −1 and −inf. The products are exact. On a CPU so are the rows, up to
+    CELLS_PER_QUERY cells; beyond that, and on a GPU, nearly all of the n best rows are found.
     """
     if not rows.values.is_cuda:
         return _search_on_cpu(queries, rows, n)
-    step = max(1, min(SUMS_PER_BATCH // max(1, len(rows)), CELLS_PER_BATCH // CELLS_PER_QUERY))
+    step = max(1, PRODUCTS_PER_BATCH // max(1, len(rows)))
     ends = [*range(0, len(queries), step), len(queries)]
     blocks = [_search_on_gpu(queries.part(*ends), rows, n) for ends in pairwise(ends)]
     found, similarity = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return found, similarity
 
 
-# -- on a GPU: sums of all rows, for many queries at a time --------------------------------------------------
+# -- on a GPU: one dense product of sketches, for many queries at a time -------------------------------------
 
 
 def _search_on_gpu(queries: SparseRows, rows: SparseRows, n: int) -> tuple[Tensor, Tensor]:
-    """Sum the products with each row over the columns read, and take the largest sums."""
-    queries, by_column = queries.to(rows.values.device), rows.T
-    order, first, counts, skipped = _rarest_columns(queries, by_column)
-    total, truncated = torch.stack([counts.sum(), skipped]).tolist()
-    places = spans(first, counts, total)
-    owner = torch.repeat_interleave(
-        torch.arange(len(counts), device=counts.device), counts, output_size=total
-    )
-    shared = queries.values[order][owner] * by_column.values[places]
-    cell = (queries.row * len(rows))[owner] + by_column.columns[places]
-    sums = shared.new_zeros(len(queries) * len(rows)).index_add_(0, cell, shared)
-    scores, candidates = sums.view(len(queries), -1).topk(
-        min(RESCORE_FACTOR * n if truncated else n, len(rows)), dim=1
-    )
-    if truncated:
-        scores = products(queries, rows, candidates).masked_fill(scores <= 0, 0.0)
-    candidates, place = candidates.sort(dim=1)  # ties: the lower row first
-    scores, place = scores.gather(1, place).sort(dim=1, descending=True, stable=True)
+    """Select rows by the products of sketches, and compare those by all columns."""
+    queries = queries.to(rows.values.device)
+    sketches = rows.sketch
+    roughly = sketched(queries, sketches.shape[1]) @ sketches.T  # (B, M)
+    candidates = top(roughly, RESCORE_FACTOR * n)[1].sort(dim=1).values  # ties: the lower row first
+    scores, place = products(queries, rows, candidates).sort(dim=1, descending=True, stable=True)
     candidates, scores = (
         F.pad(each[:, :n], (0, max(0, n - each.shape[1]))) for each in (candidates.gather(1, place), scores)
     )
     return candidates.where(scores > 0, -1), scores.where(scores > 0, -torch.inf)
-
-
-def _rarest_columns(queries: SparseRows, by_column: SparseRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Choose the columns each query reads: the rarest, up to CELLS_PER_QUERY cells but at least one column.
-
-    Returns the order of the queries' cells (Σ,), the first row and the number of rows to read of each column,
-    and whether any column was skipped.
-    """
-    first, sizes = by_column.extent(queries.columns)
-    order = (queries.row * (by_column.width + 1) + sizes).sort(stable=True).indices
-    first, sizes = first[order], sizes[order]
-    ends = F.pad(sizes.cumsum(0), (1, 0))
-    start = queries.offsets[queries.row]  # first cell of the query
-    rarest = torch.arange(len(order), device=order.device) == start
-    read = rarest | (ends[1:] - ends[start] <= CELLS_PER_QUERY)
-    return order, first, sizes.where(read, 0), (~read).any().long()
 
 
 # -- on a CPU: one query at a time, so that its sums stay in the cache ---------------------------------------
