@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from mufin.config import Config
 from mufin.data.ragged import Ragged
 from mufin.encode.attention import SelfAttention
-from mufin.runtime.autograd import Dropout
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
 from mufin.rank.ranker import Classifiers, Ranker
 from mufin.retrieve.shortlist import Shortlist
+from mufin.runtime.autograd import Dropout
 from mufin.train.data import TrainingData
 from mufin.train.finetune import Tuner
 from mufin.train.loop import Context, seeded
@@ -56,6 +56,7 @@ def embedder(config: Config) -> Embedder:
     """The embedder of these settings for texts, without a pre-trained network."""
     made = Embedder.__new__(Embedder)
     nn.Module.__init__(made)
+    made.register_buffer("device_marker", torch.zeros(0), persistent=False)
     made.dim, made.text, made.vision, made.joint = config.embed.dim, Ready(), None, None
     made.text_projection = nn.Linear(WIDTH, made.dim)
     made.dropout, made.raw = Dropout(config.embed.input_dropout), False

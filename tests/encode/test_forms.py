@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 
 from mufin import Catalogue, Config, Item, Mufin, fit, load, save
+from mufin.data.ragged import CPU
 from mufin.encode import fast_forms as fast_text
 from mufin.encode.checkpoints import Layout
 from mufin.encode.embedder import Embedder
@@ -92,9 +93,7 @@ def test_tokens_and_fingerprint_are_those_of_the_exact_form(
     """So that features of frozen encoders are shared."""
     exact = TextEncoder(Text(model=tiny_encoders[0], max_length=16, train_layers=0)).eval()
     exact.save(tmp_path / "text")
-    fast = text_encoder(
-        Text(model=tiny_encoders[0], max_length=16, train_layers=0), Layout(tmp_path, fast=True)
-    )
+    fast = text_encoder(Text(model=tiny_encoders[0], max_length=16, train_layers=0), Layout(tmp_path, CPU))
     assert isinstance(fast, FastTextEncoder)
     fast.load_state_dict(exact.state_dict())
     assert fast.fingerprint() == exact.fingerprint()

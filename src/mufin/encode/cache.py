@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ from mufin.encode.shard import DamagedError, FileShard, Keys, MemoryShard, Shard
 from mufin.errors import PictureError
 
 SHARD_SIZE = 4096  # descriptors per file; a killed run loses at most this many
-CHUNK_SIZE = 256  # descriptors prepared at a time
+CHUNK_SIZE = 256  # descriptors prepared at a time to begin with; twice as many while that is quick
+CHUNK_SECONDS = 0.25  # progress advances chunk by chunk
 CHUNK_BYTES = 64 << 20  # image bytes after which a chunk ends early
 MAX_IN_MEMORY = 4 << 30  # bytes of features held in RAM; more are mapped from a temporary file
 VERSION = 2  # of the file format; files of other versions are ignored
@@ -86,13 +88,17 @@ class _Job:
     prepare: Prepare
     advance: Callable[[int], None]
     read: Callable[[Any], tuple[int, Any]] | None
+    chunk: int = CHUNK_SIZE
 
     def compute(self, chosen: Ints) -> tuple[Ragged, NDArray[np.bool_]]:
         """Return the rows of some descriptors, and whether each still has its key."""
         parts, same = [], np.ones(len(chosen), bool)
         for contents in self._chunks(chosen, same):
+            started = time.perf_counter()
             parts.append(self.prepare(contents))
             self.advance(len(contents))
+            if time.perf_counter() - started < CHUNK_SECONDS and len(contents) == self.chunk:
+                self.chunk = min(2 * self.chunk, SHARD_SIZE)
         return _join(parts), same
 
     def _chunks(self, chosen: Ints, same: NDArray[np.bool_]) -> Iterator[list[Any]]:
@@ -106,7 +112,7 @@ class _Job:
                 same[place] = found == self.keys[row]
             contents.append(content)
             size += len(content) if isinstance(content, bytes) else 0
-            if len(contents) == CHUNK_SIZE or size >= CHUNK_BYTES:
+            if len(contents) == self.chunk or size >= CHUNK_BYTES:
                 yield contents
                 contents, size = [], 0
         if contents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import os
@@ -27,10 +28,10 @@ MAX_GROWTH = 64  # times that a tokenizer's normalizer may lengthen a text
 
 @dataclass(frozen=True)
 class Layout:
-    """Encoder configurations of a model folder, without weights; `fast` if they only predict, on a CPU."""
+    """Encoder configurations of a model folder, without weights."""
 
     folder: Path  # contains text/ and vision/
-    fast: bool = False
+    fast_on: torch.device | None = None  # set if they only predict: take the fastest form for this device
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
@@ -174,3 +175,15 @@ def offline_text_folder() -> Path:
     if spec is None or spec.origin is None:
         raise EncoderError(f"the offline text encoder is not installed; run: {INSTALL_OFFLINE}")
     return Path(spec.origin).parent / "model"
+
+
+def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
+    """Return the rules and vocabulary of a tokenizer."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return {"vocabulary": tokenizer.get_vocab()} if backend is None else dict(json.loads(backend.to_str()))
+
+
+def hash_tokenizer(rules: dict[str, Any]) -> str:
+    """Hash a tokenizer's rules and vocabulary, which define the meaning of token ids."""
+    lasting = {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")}
+    return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=6).hexdigest()

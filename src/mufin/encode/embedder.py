@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mufin.config import Config
 from mufin.data.items import Items
-from mufin.data.ragged import Ragged
+from mufin.data.ragged import CPU, Ragged
 from mufin.encode.attention import FeedForward, SelfAttention, Sum
 from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.checkpoints import Layout
@@ -25,6 +25,7 @@ from mufin.encode.features import (
     Descriptors,
     Features,
     Groups,
+    Loader,
     Part,
     extract,
     silent,
@@ -35,6 +36,8 @@ from mufin.encode.text import MIN_BF16_WIDTH, TextEncoder
 from mufin.encode.vision import EarlyFeatures, VisionEncoder
 from mufin.runtime.autograd import Dropout
 from mufin.runtime.onednn import fast_dtype
+
+ROWS_PER_CPU_PASS, ROWS_PER_PASS = 256, 2048  # descriptors that trained layers encode at a time
 
 
 class Embedder(nn.Module):
@@ -154,6 +157,7 @@ class Embedder(nn.Module):
             used, which = np.unique(part.which, return_inverse=True)
             out = np.zeros((len(used), encoder.width), np.float32)
             order = np.argsort(part.rows.lengths[used], kind="stable")  # group similar lengths
+            batch = ROWS_PER_PASS if self.device.type == "cuda" else ROWS_PER_CPU_PASS
             for start in range(0, len(order), batch):
                 chosen = order[start : start + batch]
                 values, lengths = (t.to(self.device) for t in part.rows.take(used[chosen]))
@@ -182,14 +186,16 @@ class Embedder(nn.Module):
 
     @contextmanager
     def fast_eval(self) -> Iterator[None]:
-        """Temporarily switch to eval mode, with a faster, inexact layout on a CPU, for repeated passes."""
+        """Temporarily switch to eval mode, faster and less exact, for repeated passes."""
         training, text = self.training, self.text
         self.eval()
         wide = text.depth == "all" and text.width >= MIN_BF16_WIDTH
         if isinstance(text, TextEncoder) and wide and self.joint is None:
             text.pack(fast_dtype())
+        on_gpu = self.device.type == "cuda"
         try:
-            yield
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu):
+                yield
         finally:
             if isinstance(text, TextEncoder):
                 text.packed = None
@@ -214,13 +220,19 @@ class Embedder(nn.Module):
         advance: Callable[[int], None] = lambda _: None,
     ) -> PackedBags:
         """Return the packed bags X̂¹ of these points, without dropout."""
-        bags = []
         with self.eval_mode():
-            for start in range(0, max(1, len(groups)), batch):
-                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-                bags.append(self(features.batch(groups.take(points))))
-                advance(len(points))
+            bags = [self(part) for part in self._batches(features, groups, batch, advance)]
         return PackedBags.pack(bags, self.dim)
+
+    def _batches(
+        self, features: Features, groups: Groups, batch: int, advance: Callable[[int], None]
+    ) -> Iterator[Batch]:
+        """Yield these points in batches, at least one; many points are assembled on the device."""
+        n, device = len(groups), self.device if len(groups) > batch else CPU
+        loader = Loader(features, groups, device)
+        for points in torch.arange(n, device=device).split(batch):
+            yield loader.batch(points)
+            advance(len(points))
 
     @property
     def widths(self) -> list[int]:
@@ -243,9 +255,8 @@ class Embedder(nn.Module):
         """Return each encoder's mean output per point, (n, Σ widths); NaN where there are no descriptors."""
         found = [torch.zeros(0, sum(self.widths), device=self.device)]
         with self.eval_mode():
-            for start in range(0, len(groups), batch):
-                points = np.arange(start, min(start + batch, len(groups)), dtype=np.int64)
-                part = features.batch(groups.take(points)).to(self.device)
+            for each in self._batches(features, groups, batch, lambda _: None):
+                part = each.to(self.device)
                 empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
                 seen = [_mean(part.text, partial(self._run, self.text), empty[0])]
                 if self.vision is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,17 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from mufin.data.ragged import Ragged
+from mufin.data.ragged import CPU, Ragged
 from mufin.encode.case import case_tokens, insert_case_tokens
-from mufin.encode.checkpoints import Layout, check_layout, check_tokenizer, tokenizing
+from mufin.encode.checkpoints import Layout, check_layout, check_tokenizer, hash_tokenizer, tokenizing
 from mufin.encode.network import Lite0, hash_weights
-from mufin.encode.text import MAX_CHARACTERS, MIN_BF16_WIDTH, PACKED_BATCH, TextEncoder, hash_tokenizer
+from mufin.encode.text import MAX_CHARACTERS, MIN_BF16_WIDTH, PACKED_BATCH, TextEncoder
 from mufin.encode.vision import VisionEncoder
-from mufin.runtime.fast_bert import FastBert, strip_prefix, supports, weight_shapes
-from mufin.runtime.onednn import fast_dtype, keep_weights, pack_products
+from mufin.runtime.fast_bert import FastBert, PaddedBert, strip_prefix, supports, weight_shapes
+from mufin.runtime.onednn import can_pack, fast_dtype, keep_weights, pack_products
+from mufin.runtime.recorded import Recorded, rounded_up
 from mufin.settings import Layers, Text
 
 
@@ -29,9 +31,9 @@ def text_encoder(
     """Build E_T, pre-trained or of a stored layout; the latter in its fast form if available."""
     if layout is None:
         return TextEncoder(settings, None, whole)
-    folder = layout.folder / "text"
-    if layout.fast and not whole and FastTextEncoder.can_load(settings, folder):
-        return FastTextEncoder(settings, folder)
+    folder, device = layout.folder / "text", layout.fast_on
+    if device is not None and not whole and FastTextEncoder.can_load(settings, folder, device):
+        return FastTextEncoder(settings, folder, device)
     return TextEncoder(settings, folder, whole)
 
 
@@ -40,17 +42,17 @@ def accelerate(
 ) -> None:
     """Move an encoder to a device in the fastest form for prediction; its state dict is unchanged.
 
-    On a CPU: packed products, folded batch norms. On a GPU: bf16, and with `one_pass` frozen and trained
-    layers run together, without a transfer to the host in between.
+    Folded batch norms; on a CPU packed products; on a GPU bf16, and with `one_pass` frozen and trained layers
+    run together, without a transfer to the host in between.
     """
-    if isinstance(encoder, FastTextEncoder):
+    if isinstance(encoder, FastTextEncoder):  # built for its device
         return
     keep_weights(encoder.network)
     encoder.to(device)
+    if isinstance(encoder.network, Lite0) and encoder.depth != 0:  # else `prepare` folds a copy
+        encoder.network.fold()
     if device.type == "cpu":
         pack_products(encoder.network)
-        if isinstance(encoder.network, Lite0) and encoder.depth != 0:  # else `prepare` folds a copy
-            encoder.network.fold()
     elif device.type == "cuda":
         round_to_bf16(encoder, one_pass)
 
@@ -67,10 +69,14 @@ TOKENIZER_CLASSES = ("BertTokenizer", "BertTokenizerFast")
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 
 
+RECORDED_TEXTS = 512  # per batch on a GPU
+RECORDED_TOKENS = 8  # on a GPU, texts are padded to a multiple of this
+
+
 class FastTextEncoder(nn.Module):
     """A faster `TextEncoder` for BERT networks, for prediction only: all layers run in one pass."""
 
-    def __init__(self, settings: Text, folder: Path) -> None:
+    def __init__(self, settings: Text, folder: Path, device: torch.device = CPU) -> None:
         """Build from the layout in `folder` (see `can_load`); `load_state_dict` loads the weights."""
         super().__init__()
         check_layout(folder / CONFIG)
@@ -80,7 +86,7 @@ class FastTextEncoder(nn.Module):
         self.width: int = config["hidden_size"]
         self.max_length = settings.max_length
         self.depth: Layers = 0 if settings.train_layers == 0 else "all"
-        self.network = StoredBert(config, fast_dtype() if self.width >= MIN_BF16_WIDTH else torch.float32)
+        self.network = StoredBert(config, _dtype(self.width, device), device)
         self.tokenizer = Tokenizer.from_str(self.layout[TOKENIZER].decode())
         reads_case = settings.case and settings.train_layers == "all"
         self.case = case_tokens(self.tokenizer) if reads_case else []
@@ -88,9 +94,9 @@ class FastTextEncoder(nn.Module):
         self.tokenizer.enable_truncation(self.max_length - (1 if self.case else 0))
 
     @staticmethod
-    def can_load(settings: Text, folder: Path) -> bool:
-        """Return whether the layout is a BERT network with a BERT tokenizer."""
-        if not (folder / TOKENIZER).is_file():
+    def can_load(settings: Text, folder: Path, device: torch.device = CPU) -> bool:
+        """Return whether the layout is a BERT network with a BERT tokenizer that the device can run."""
+        if not (folder / TOKENIZER).is_file() or (device.type == "cpu" and not can_pack()):
             return False
         try:
             files = (folder / CONFIG, folder / TOKENIZER_CONFIG)
@@ -120,7 +126,7 @@ class FastTextEncoder(nn.Module):
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
         if self.depth == "all":
             return tokens
-        rows = self._run(*tokens.take(np.arange(len(tokens)))).numpy()
+        rows = self._run(*tokens.take(np.arange(len(tokens)))).cpu().numpy()
         return Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64))
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
@@ -129,9 +135,22 @@ class FastTextEncoder(nn.Module):
 
     def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Encode texts in batches of similar length: (n, T) → (n, H)."""
+        if self.network.device.type == "cuda":
+            return self._run_recorded(ids, lengths)
         order = lengths.argsort(stable=True)
         rows = [self.network(ids[p, : int(lengths[p[-1]])], lengths[p]) for p in order.split(PACKED_BATCH)]
         return torch.cat(rows)[order.argsort()]
+
+    def _run_recorded(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Encode texts on a GPU, padded to few shapes: (n, T) → (n, H)."""
+        longest, rows = -(-max(1, ids.shape[1]) // RECORDED_TOKENS) * RECORDED_TOKENS, []
+        longest = min(longest, self.network.positions)
+        for some, sizes in zip(ids.split(RECORDED_TEXTS), lengths.split(RECORDED_TEXTS), strict=True):
+            missing = rounded_up(len(some)) - len(some)
+            some = F.pad(some, (0, longest - some.shape[1], 0, missing))
+            found = self.network(*(t.to(self.network.device) for t in (some, F.pad(sizes, (0, missing)))))
+            rows.append(found[: len(found) - missing])
+        return torch.cat(rows)
 
     def save(self, folder: Path) -> None:
         """Write the files that it was built from."""
@@ -140,19 +159,31 @@ class FastTextEncoder(nn.Module):
             (folder / name).write_bytes(content)
 
 
-class StoredBert(nn.Module):
-    """`FastBert` as a module without parameters, whose state dict is the original weights.
+def _dtype(width: int, device: torch.device) -> torch.dtype:
+    if device.type == "cuda":
+        return torch.bfloat16
+    return fast_dtype() if width >= MIN_BF16_WIDTH else torch.float32
 
-    The weights may be mapped from a file; loading them converts them to the fast layout.
+
+class StoredBert(nn.Module):
+    """`FastBert` or `PaddedBert` as a module without parameters, whose state dict is the original weights.
+
+    The weights may be mapped from a file; loading them builds the network on its device.
     """
 
-    def __init__(self, config: Mapping[str, Any], dtype: torch.dtype) -> None:
+    def __init__(self, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self.config, self.dtype = config, dtype
+        self.config, self.dtype, self.device = config, dtype, device
+        self.positions: int = config["max_position_embeddings"]
         self.weights: dict[str, Tensor] = {}
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         return self.fast(ids, lengths)
+
+    def _built(self) -> Callable[[Tensor, Tensor], Tensor]:
+        if self.device.type == "cuda":
+            return Recorded(PaddedBert(self.config, self.weights, self.device))
+        return FastBert(self.config, self.weights, self.dtype)
 
     def _load_from_state_dict(
         self,
@@ -175,7 +206,7 @@ class StoredBert(nn.Module):
         error_msgs += wrong
         if not wrong and found.keys() == wanted.keys():
             self.weights = {name: found[name].detach() for name in wanted}
-            self.fast = FastBert(self.config, self.weights, self.dtype)
+            self.fast = self._built()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination.update({prefix + name: weight for name, weight in self.weights.items()})

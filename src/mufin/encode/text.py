@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -16,16 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mufin.data.ragged import Ragged
+from mufin.data.ragged import Ragged, offsets_of, ranges
 from mufin.encode.bag import Bag
 from mufin.encode.case import case_tokens, insert_case_tokens
 from mufin.encode.checkpoints import (
     check_tokenizer,
+    hash_tokenizer,
     load_pretrained,
     load_stored,
     load_transformer,
     offline_text_folder,
     stored_transformer,
+    tokenizer_rules,
     tokenizing,
 )
 from mufin.encode.network import Cut
@@ -33,12 +33,14 @@ from mufin.errors import ConfigError
 from mufin.files.tensors import disk_error
 from mufin.runtime.autograd import replace_dropout
 from mufin.runtime.fast_bert import FastBert, supports
-from mufin.runtime.onednn import fast_dtype
+from mufin.runtime.onednn import can_pack, fast_dtype
+from mufin.runtime.sdpa import unplanned_attention
 from mufin.settings import Layers, Text
 
 MAX_TEXTS = 512  # per batch
 MAX_CPU_TOKENS = 1 << 14  # per batch on a CPU, including padding
 PACKED_BATCH = 64  # texts per batch with packed weights
+TEXTS_PER_CPU_PASS, TEXTS_PER_PASS = 128, 2048  # through frozen layers
 LENGTH_RATIO = 1.4  # on a CPU, texts in a batch differ in length by at most this factor
 MIN_BF16_WIDTH = 256  # width from which bf16 training is faster on a CPU that supports bf16
 TOKENIZER_LOCK = threading.Lock()  # a tokenizer stores the options of its last call
@@ -90,7 +92,8 @@ class TextEncoder(nn.Module):
         """Use a faster layout of the same weights for prediction on a CPU, until the next training."""
         config: Any = self.network.config
         weight = next(self.network.parameters())
-        if weight.device.type == "cpu" and weight.dtype == torch.float32 and supports(config.to_dict()):
+        usual = weight.device.type == "cpu" and weight.dtype == torch.float32 and can_pack()
+        if usual and supports(config.to_dict()):
             self.packed = FastBert(config.to_dict(), self.network.state_dict(), dtype)
         return self.packed is not None
 
@@ -110,12 +113,12 @@ class TextEncoder(nn.Module):
 
     def fingerprint(self) -> str:
         """Identify everything but the texts that frozen-layer outputs depend on."""
-        words = hash_tokenizer(_tokenizer_rules(self.tokenizer))
+        words = hash_tokenizer(tokenizer_rules(self.tokenizer))
         case = "-case" if self.case else ""
         return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}{case}"
 
     @torch.no_grad()
-    def prepare(self, texts: Sequence[str], batch: int = 128) -> Ragged:
+    def prepare(self, texts: Sequence[str], batch: int | None = None) -> Ragged:
         """Run the frozen layers on each text.
 
         Returns a (1, H) vector per text if no layer is trained, (T, H) hidden states at the cut, or (T,)
@@ -131,21 +134,27 @@ class TextEncoder(nn.Module):
         tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
         if self.depth == "all":
             return tokens
-        rows: list[Any] = [None] * len(tokens)
         order = np.argsort(tokens.lengths, kind="stable")  # group similar lengths to avoid padding
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            for place, row in zip(chosen, self._run_frozen(*tokens.take(chosen)), strict=True):
-                rows[place] = row
-        return Ragged.of(rows)
+        batch = batch or (TEXTS_PER_PASS if self._device.type == "cuda" else TEXTS_PER_CPU_PASS)
+        parts = [order[start : start + batch] for start in range(0, len(order), batch)]
+        found = [self._run_frozen(*tokens.take(part)) for part in parts]
+        sizes = np.ones(len(order), np.int64) if self.depth == 0 else tokens.lengths[order]
+        back = Ragged(np.concatenate(found), offsets_of(sizes))
+        place = np.argsort(order)  # of each text among the encoded ones
+        return Ragged(back.flat[ranges(back.offsets[place], sizes[place])], offsets_of(sizes[place]))
 
-    def _run_frozen(self, ids: Tensor, lengths: Tensor) -> list[Any]:
-        device = next(self.network.parameters()).device
-        ids, lengths = ids.to(device), lengths.to(device)
+    @property
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _run_frozen(self, ids: Tensor, lengths: Tensor) -> Any:
+        """Return the rows of these texts, end to end: (n, H), or (Σ lengths, H) at the cut."""
+        ids, lengths = ids.to(self._device), lengths.to(self._device)
         if self.depth == 0:
-            return [row[None] for row in self.encode(ids, lengths).float().cpu().numpy()]
-        hidden = self.cut.before(lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths)))
-        return [row[:n].half().cpu().numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)]
+            return self.encode(ids, lengths).float().cpu().numpy()
+        mask = _mask(ids, lengths)
+        hidden = self.cut.before(lambda: self._call(input_ids=ids, attention_mask=mask))
+        return hidden[mask.bool()].half().cpu().numpy()
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
         """Run the trained layers: prepared rows (n, T, ...) → (n, H)."""
@@ -217,7 +226,7 @@ class TextEncoder(nn.Module):
         ids, there = ids[:, : self.max_positions], there[:, : self.max_positions]
         visual = {"visual_embeds": images.values, "visual_attention_mask": images.mask.long()}
         some = images.mask.shape[1] > 0
-        output = self.network(input_ids=ids, attention_mask=there.long(), **(visual if some else {}))
+        output = self._call(input_ids=ids, attention_mask=there.long(), **(visual if some else {}))
         return output.last_hidden_state, torch.cat([there, images.mask], dim=1)
 
     def _images_first(self, ids: Tensor, there: Tensor, images: Bag) -> tuple[Tensor, Tensor]:
@@ -229,7 +238,7 @@ class TextEncoder(nn.Module):
         order = (~mask).long().argsort(dim=1, stable=True)[:, : self.max_positions]
         tokens = tokens.gather(1, order[..., None].expand(-1, -1, tokens.shape[2]))
         mask = mask.gather(1, order)
-        output = self.network(inputs_embeds=tokens, attention_mask=mask.long())
+        output = self._call(inputs_embeds=tokens, attention_mask=mask.long())
         return output.last_hidden_state, mask
 
     def _embed_tokens(self, ids: Tensor) -> Tensor:
@@ -242,17 +251,19 @@ class TextEncoder(nn.Module):
             return self.encode(values, lengths)
         # only the shape of these ids is read
         ids = torch.zeros(values.shape[:2], dtype=torch.int64, device=values.device)
-        output = self.cut.after(
-            values, lambda: self.network(input_ids=ids, attention_mask=_mask(ids, lengths))
-        )
+        output = self.cut.after(values, lambda: self._call(input_ids=ids, attention_mask=_mask(ids, lengths)))
         return self._pool(output.last_hidden_state, lengths)
+
+    def _call(self, **inputs: Tensor) -> Any:
+        with unplanned_attention(next(iter(inputs.values())).device):
+            return self.network(**inputs)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Run all layers on token ids (n, T) or token embeddings (n, T, H)."""
         if self.packed is not None and tokens.device.type == "cpu" and not torch.is_grad_enabled():
             return self.packed(tokens, lengths)
         name = "input_ids" if tokens.dim() == 2 else "inputs_embeds"
-        output = self.network(**{name: tokens}, attention_mask=_mask(tokens, lengths))
+        output = self._call(**{name: tokens}, attention_mask=_mask(tokens, lengths))
         return self._pool(output.last_hidden_state, lengths)
 
     def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -285,18 +296,6 @@ def _max_positions(config: Any, embeddings: nn.Module) -> int | None:
     max_positions: int | None = getattr(config, "max_position_embeddings", None)
     padding = getattr(embeddings, "padding_idx", None)
     return max_positions - padding - 1 if max_positions is not None and padding is not None else max_positions
-
-
-def _tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
-    """Return the rules and vocabulary of a tokenizer."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return {"vocabulary": tokenizer.get_vocab()} if backend is None else dict(json.loads(backend.to_str()))
-
-
-def hash_tokenizer(rules: dict[str, Any]) -> str:
-    """Hash a tokenizer's rules and vocabulary, which define the meaning of token ids."""
-    lasting = {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")}
-    return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -14,16 +15,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mufin.data.loading import Loaded, cores, loaded
 from mufin.data.ragged import Ragged, offsets_of
 from mufin.encode.checkpoints import load_transformer, stored_transformer
 from mufin.encode.network import Cut, Lite0
 from mufin.errors import ConfigError, EncoderError, PictureError
+from mufin.runtime.recorded import Recorded, rounded_up
+from mufin.runtime.sdpa import unplanned_attention
 from mufin.settings import Vision
 
 LITE0 = "efficientnet-lite0"
 PIXELS_VERSION = 2  # version of the image preprocessing; a new one invalidates cached features
+BATCH, GPU_BATCH = 64, 128  # images decoded at a time; on a GPU also encoded
 CPU_BATCH = 8  # images at a time on a CPU: the maps of more exceed its cache, at half the speed
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 
@@ -66,10 +71,18 @@ class VisionEncoder(nn.Module):
             ramp = torch.linspace(-1, 1, 3 * self.size**2).view(1, 3, self.size, self.size)
             self.cut.check(lambda: self.network(pixel_values=ramp), self._pool)
         self.folded: list[Lite0] = []  # a copy for prediction, made on first use
+        self.constants = torch.tensor(self.mean), torch.tensor(self.std)
+        self.recorded: Recorded | None = None  # the frozen network on a GPU
 
     def train(self, mode: bool = True) -> VisionEncoder:
         super().train(mode)
         self.network.eval()
+        return self
+
+    def _apply(self, *arguments: Any, **options: Any) -> VisionEncoder:
+        """Move or convert all weights, and forget what was computed from them."""
+        self.folded, self.recorded = [], None
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]  # of torch
         return self
 
     def fingerprint(self) -> str:
@@ -79,13 +92,14 @@ class VisionEncoder(nn.Module):
         return f"image-{PIXELS_VERSION}-{self.cut.fingerprint}-{scale}-{self.depth}-{self.size}{stages}"
 
     @torch.no_grad()
-    def prepare(self, images: Sequence[Any], batch: int = 64) -> Ragged:
+    def prepare(self, images: Sequence[Any]) -> Ragged:
         """Run the frozen layers: a vector, hidden states or pixels per image; no row for a broken image.
 
         Threads decode the next images while the network runs, unless torch uses all cores itself: its threads
         wait for one another, so a decoder on one core would delay them all.
         """
-        overlap = next(self.network.parameters()).is_cuda or torch.get_num_threads() < cores()
+        on_gpu = self._device.type == "cuda"
+        overlap, batch = on_gpu or torch.get_num_threads() < cores(), GPU_BATCH if on_gpu else BATCH
         readable = np.zeros(len(images), np.int64)
 
         def pixels(found: Iterator[Loaded]) -> Iterator[np.ndarray]:
@@ -96,7 +110,7 @@ class VisionEncoder(nn.Module):
 
         with closing(loaded(images, self.size, batch, overlap)) as found:
             batches = self._batches(pixels(found), batch)
-            rows = [self._run_frozen(torch.from_numpy(np.stack(some))) for some in batches]
+            rows = [self._run_frozen(self._stacked(some)) for some in batches]
         nothing = torch.zeros(0, self.size, self.size, 3, dtype=torch.uint8)
         return Ragged(np.concatenate(rows or [self._run_frozen(nothing)]), offsets_of(readable))
 
@@ -105,7 +119,7 @@ class VisionEncoder(nn.Module):
 
         oneDNN prepares and keeps convolutions for each batch size.
         """
-        if self.depth == "all" or next(self.network.parameters()).is_cuda:
+        if self.depth == "all" or self._device.type == "cuda":
             while some := list(islice(pixels, batch)):
                 yield some
             return
@@ -119,20 +133,43 @@ class VisionEncoder(nn.Module):
         """Run the frozen layers, (n, S, S, 3) uint8 → (n, ...)."""
         if self.depth == "all" or not len(pixels):
             return pixels.numpy() if self.depth == "all" else np.zeros((0, *self._shape()), self._dtype())
-        values = self._normalise(pixels)
         if self.depth == 0:
-            network = self._inference_network()
-            if self.early_features and isinstance(network, Lite0):
-                rows = network.with_early_features(values, self.early_features == "every")
-                return rows.float().cpu().numpy()
-            return self._pool(network(pixel_values=values)).float().cpu().numpy()
-        return self.cut.before(lambda: self.network(pixel_values=values)).half().cpu().numpy()
+            return self._frozen_rows(pixels).cpu().numpy()
+        values = self._normalise(pixels)
+        return self.cut.before(lambda: self._call(values)).half().cpu().numpy()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _stacked(self, images: list[np.ndarray]) -> Tensor:
+        """Return images as one tensor, (n, S, S, 3) uint8; for a GPU in pinned memory."""
+        pinned = self._device.type == "cuda" and self.depth != "all"
+        stacked = torch.empty(len(images), *images[0].shape, dtype=torch.uint8, pin_memory=pinned)
+        np.stack(images, out=stacked.numpy())
+        return stacked
+
+    def _frozen_rows(self, pixels: Tensor) -> Tensor:
+        """Run the whole network, (n, S, S, 3) uint8 → (n, full_width) f32; on a GPU as a recorded graph."""
+        network = self._inference_network()
+        if self._device.type != "cuda" or not isinstance(network, Lite0):
+            return self._rows(network, pixels.to(self._device))
+        if self.recorded is None:
+            self.recorded = Recorded(partial(self._rows, network))
+        given = pixels.to(self._device, non_blocking=True)
+        more = rounded_up(len(given)) - len(given)
+        return self.recorded(F.pad(given, (0, 0, 0, 0, 0, 0, 0, more)))[: len(given)]
+
+    def _rows(self, network: nn.Module, pixels: Tensor) -> Tensor:
+        values = self._normalise(pixels)
+        if self.early_features and isinstance(network, Lite0):
+            return network.with_early_features(values, self.early_features == "every").float()
+        with unplanned_attention(values.device):
+            return self._pool(network(pixel_values=values)).float()
 
     def _inference_network(self) -> nn.Module:
-        """Return the frozen network; on a CPU a faster layout of the same weights."""
-        if not isinstance(self.network, Lite0) or next(self.network.parameters()).device.type != "cpu":
-            return self.network
-        if self.network.is_folded:  # already converted for prediction
+        """Return the frozen network, in a faster layout of the same weights if there is one."""
+        if not isinstance(self.network, Lite0) or self.network.is_folded:
             return self.network
         if not self.folded:
             copy = deepcopy(self.network)
@@ -161,16 +198,26 @@ class VisionEncoder(nn.Module):
             pixels = self._normalise(values)
             if self.early_features and isinstance(self.network, Lite0):
                 return self.network.with_early_features(pixels, self.early_features == "every")
-            return self._pool(self.network(pixel_values=pixels))
+            return self._pool(self._call(pixels))
         like = next(self.network.parameters())
         pixels = like.new_zeros(1).expand(len(values), 3, self.size, self.size)  # only the shape is read
-        return self._pool(self.cut.after(values, lambda: self.network(pixel_values=pixels)))
+        return self._pool(self.cut.after(values, lambda: self._call(pixels)))
+
+    def _call(self, pixels: Tensor) -> Any:
+        with unplanned_attention(pixels.device):
+            return self.network(pixel_values=pixels)
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         """Normalise (n, S, S, 3) uint8 → (n, 3, S, S), channels last in memory."""
         like = next(self.network.parameters())
-        mean, std = torch.tensor(self.mean, device=like.device), torch.tensor(self.std, device=like.device)
+        mean, std = self._on_device(like.device)
         return ((pixels.to(like.device).float() - mean) / std).to(like.dtype).permute(0, 3, 1, 2)
+
+    def _on_device(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation; copied to a device once, since a recording must not copy."""
+        if self.constants[0].device != device:
+            self.constants = (self.constants[0].to(device), self.constants[1].to(device))
+        return self.constants
 
     def _pool(self, output: Any) -> Tensor:
         if hasattr(output, "image_embeds"):

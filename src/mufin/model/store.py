@@ -205,7 +205,7 @@ def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bo
         config = Config.read(files["config.toml"], check=False)
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
-    layout = Layout(files["layout/text/config.json"].parents[1], fast=not exact and where.type == "cpu")
+    layout = Layout(files["layout/text/config.json"].parents[1], None if exact else where)
     embedder, ranker, signals = _build_networks(config, layout)
     weights = read_network(files["network.safetensors"], named_networks(embedder, ranker, signals), exact)
     _move_encoders(embedder, signals, where, exact)
@@ -243,7 +243,7 @@ def _move_encoders(embedder: Embedder, signals: Sequence[Signal], device: torch.
     """Move the encoders to the device, in their fast form unless `exact`."""
     embedder.place(device, exact)
     for signal in signals:
-        if isinstance(signal.network, TextEncoder) and not exact:
+        if isinstance(signal.network, TextEncoder) and not exact:  # not `FastTextEncoder`
             accelerate(signal.network, device)
 
 

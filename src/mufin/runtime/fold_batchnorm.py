@@ -40,7 +40,7 @@ class FoldedConvolution(nn.Module):
         """(n, c, H, W) → (n, c′, H′, W′)."""
         if self.extra_padding:
             x = F.pad(x, self.extra_padding)
-        if not self.packs:
+        if not self.packs or x.is_cuda:
             found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)
             return F.hardtanh(found, 0.0, 6.0, inplace=True) if self.relu else found
         if x.shape not in self.layouts:
