@@ -21,6 +21,7 @@ from mufin.retrieve.entries import Entries, centroids
 from mufin.retrieve.exact import ExactIndex
 from mufin.train.loop import one_cycle
 from mufin.train.losses import cosine_loss, decoupled_softmax, hardest, margin_loss
+from mufin.train.row_adam import RowAdam
 from mufin.train.sampling import hard_pairs
 
 rng = np.random.default_rng(7)
@@ -300,7 +301,7 @@ def test_softmax_without_negatives_has_no_gradient() -> None:
 
 def test_rows_not_in_the_batch_neither_move_nor_decay() -> None:
     classifiers = Classifiers(5, 4)
-    optimizer = torch.optim.SparseAdam(classifiers.sparse_parameters(), lr=0.1)
+    optimizer = RowAdam(classifiers.sparse_parameters(), lr=0.1)
     z = torch.nn.functional.normalize(torch.randn(5, 4), dim=1)
     for labels in ([0, 1], [1, 2]):
         before = classifiers.free.detach().clone(), classifiers.logit.detach().clone()
@@ -311,6 +312,18 @@ def test_rows_not_in_the_batch_neither_move_nor_decay() -> None:
         for old, new in zip(before, (classifiers.free, classifiers.logit), strict=True):
             moved = (old != new).any(dim=1).nonzero()[:, 0].tolist()
             assert moved == labels
+
+
+def test_rows_are_updated_as_by_sparse_adam() -> None:
+    ours, theirs = (torch.nn.Parameter(torch.ones(9, 3)) for _ in range(2))
+    optimizers = RowAdam([ours], lr=0.1), torch.optim.SparseAdam([theirs], lr=0.1)
+    for _ in range(20):
+        rows, target = torch.randperm(9)[:4].sort().values, torch.randn(4, 3)
+        for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
+            optimizer.zero_grad()
+            (torch.nn.functional.embedding(rows, weight, sparse=True) - target).square().sum().backward()
+            optimizer.step()
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_one_cycle_cosine_with_warm_up() -> None:

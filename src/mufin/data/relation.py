@@ -52,10 +52,16 @@ class Relation:
     def device(self) -> torch.device:
         return self.offsets.device
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
-        """Return the number of columns per row, (n,)."""
+        """The number of columns per row, (n,)."""
         return self.offsets.diff()
+
+    @cached_property
+    def uniform(self) -> int | None:
+        """The number of columns of each row if it is the same; cached, since reading it waits for a GPU."""
+        fewest, most = (int(self.sizes.min()), int(self.sizes.max())) if len(self) else (0, 0)
+        return most if fewest == most else None
 
     @property
     def rows(self) -> Tensor:
@@ -70,12 +76,16 @@ class Relation:
 
     def sizes_of(self, rows: Tensor) -> Tensor:
         """Return the number of columns of these rows (r,), (r,)."""
-        return self.offsets[rows + 1] - self.offsets[rows]
+        return self.sizes[rows]
 
     def pairs_of(self, rows: Tensor) -> Pairs:
         """Return all pairs of these rows (r,)."""
-        start, size = self.offsets[rows], self.sizes_of(rows)
-        place = torch.repeat_interleave(torch.arange(len(rows), device=self.device), size)
+        start, size = self.offsets[rows], self.sizes[rows]
+        place = torch.arange(len(rows), device=self.device)
+        if self.uniform == 1:
+            return Pairs(place, torch.zeros_like(place), self.columns[start].long())
+        total = None if self.uniform is None else len(rows) * self.uniform  # unknown: wait for the GPU
+        place = torch.repeat_interleave(place, size, output_size=total)
         first = size.cumsum(0) - size
         slot = torch.arange(len(place), device=self.device) - first[place]
         return Pairs(place, slot, self.columns[start[place] + slot].long())

@@ -154,7 +154,7 @@ class Tuner:
         sample, of_sample = self.sample(points), of_points[points]
         own = sample.only(ranks.owns(of_sample)) if ranks.size > 1 else sample
         of_labels = of_labels[sample.labels]
-        labels = sample.labels[ranks.owns(of_labels)]
+        labels = sample.labels[ranks.owns(of_labels)] if ranks.size > 1 else sample.labels
         cached: list[CachedBags] = []
         with autocast(self.device):
             if self.settings.chunk:

@@ -20,6 +20,7 @@ from mufin.progress import Progress
 from mufin.settings import Finetune, Pretrain
 from mufin.train.checkpoint import Checkpoints, State
 from mufin.train.ranks import ALONE, Ranks
+from mufin.train.row_adam import RowAdam
 
 MODULES = ("pretrain", "finetune")  # those with epochs, in order
 
@@ -165,7 +166,7 @@ class Loop:
                 torch.optim.AdamW(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
             )
         if sparse and any(group["params"] for group in sparse):
-            self.row_optimizers.append(torch.optim.SparseAdam(sparse))
+            self.row_optimizers.append(RowAdam(sparse))
         self.dense = [p for group in groups for p in group["params"]]
         self.schedules = [one_cycle(each, steps, settings.warmup) for each in self._all]
 

@@ -60,6 +60,8 @@ class Ranks:
 
     def owns(self, owner: Tensor) -> Tensor:
         """Return the positions with this owner (n,)."""
+        if self.size == 1:
+            return torch.arange(len(owner), device=owner.device)
         return (owner == self.rank).nonzero()[:, 0]
 
     # -- tensors ---------------------------------------------------------------------------------------------

@@ -56,8 +56,10 @@ class Votes:
 
     def _masked(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return indices into (B, M) of votes to mask: the point itself, and points with excluded labels."""
-        row, _, label = self.exclude.pairs_of(points)
-        pair, _, key = self.by_label.pairs_of(label)
         own = self.key_row[points]
         known = (own >= 0).nonzero()[:, 0]
+        if not len(self.exclude.columns):
+            return known, own[known]
+        row, _, label = self.exclude.pairs_of(points)
+        pair, _, key = self.by_label.pairs_of(label)
         return torch.cat([row[pair], known]), torch.cat([key, own[known]])
