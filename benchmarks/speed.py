@@ -5,9 +5,9 @@
     python benchmarks/speed.py --presets fast,best,paper --images 0,1,5 --whole
     python benchmarks/speed.py --model runs/demo --catalogue src/mufin/demo      # a model of your own
 
-Catalogues are made (`made_catalogue.py`). Models are trained for two batches per module, which gives them the
-size and the parts of real ones; --whole trains them in full and times that. `paper` has ViT-B/32 and
-DistilBERT with random weights. Times run from strings and image bytes to ten hits; medians.
+Catalogues are made (`made_catalogue.py`). Models are trained for --steps batches per module, which gives them
+the size and the parts of real ones, and times a step; --whole trains them in full and times that. `paper` has
+ViT-B/32 and DistilBERT with random weights. Times run from strings and image bytes to ten hits; medians.
 Results: OUT/speed-<device>.json and .md.
 """
 
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,12 +31,13 @@ import torch
 
 from made_catalogue import made_catalogue, tokenizer_file
 from mufin import Catalogue, Config, Item, Mufin, fit, load
+from mufin.train.loop import Event
 
 Row = dict[str, Any]
 K = 10
 BATCHES = (1, 64, 512)
 PREDICTED = 4_096  # items of `mufin predict`
-FEW_STEPS = ["run.batches=2", "pretrain.epochs=1", "finetune.epochs=1"]
+ONE_EPOCH = ["pretrain.epochs=1", "finetune.epochs=1"]
 
 
 # -- what is measured ----------------------------------------------------------------------------------------
@@ -155,7 +157,8 @@ def config_of(preset: str, images: int, options: argparse.Namespace) -> Config:
     if preset == "paper":
         text, vision = random_encoders(options.work / "encoders")
         changes += [f"text.model={text}", f"vision.model={vision}"]
-    return config.override([*changes, *([] if options.whole else FEW_STEPS)])
+    few = [] if options.whole else [*ONE_EPOCH, f"run.batches={options.steps}"]
+    return config.override([*changes, *few])
 
 
 def random_encoders(folder: Path) -> tuple[Path, Path]:
@@ -184,10 +187,30 @@ def trained(preset: str, images: int, options: argparse.Namespace) -> tuple[Path
     folder = options.work / "models" / f"{preset}-{name}{'-whole' if options.whole else ''}-{options.device}"
     row: Row = {"read s": read}
     if not (folder / "mufin.json").exists():
-        started = time.perf_counter()
-        fit(catalogue, config_of(preset, images, options), out=folder)
-        row["whole s" if options.whole else "two batches per module s"] = time.perf_counter() - started
+        started, steps = time.perf_counter(), StepTimes()
+        fit(catalogue, config_of(preset, images, options), out=folder, callbacks=[steps])
+        took = "whole s" if options.whole else f"{options.steps} batches per module s"
+        row |= {took: time.perf_counter() - started, **steps.row()}
     return folder, catalogue, row
+
+
+class StepTimes:
+    """A callback that times training steps, from one report of the loss to the next."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, list[tuple[int, float]]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if "loss" in event.values:
+            self.heard.setdefault(event.module, []).append((event.step, time.perf_counter()))
+
+    def row(self) -> Row:
+        """The median time per step of each module."""
+        return {f"{name} ms per step": _per_step(heard) for name, heard in self.heard.items() if heard[1:]}
+
+
+def _per_step(heard: list[tuple[int, float]]) -> float:
+    return 1e3 * median((end - start) / (b - a) for (a, start), (b, end) in pairwise(heard) if b > a)
 
 
 def queries(catalogue: Catalogue, arrays: bool) -> list[Item]:
@@ -302,6 +325,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=40_000)
     parser.add_argument("--presets", default="fast")
     parser.add_argument("--images", default="0,1", help="images per item; `paper` takes them decoded")
+    parser.add_argument("--steps", type=int, default=2, help="batches per module that are trained")
     parser.add_argument("--whole", action="store_true", help="train in full, and time it")
     parser.add_argument("--exact", action="store_true", help="load at full precision")
     parser.add_argument("--model", type=Path, help="measure this model instead, on --catalogue")
