@@ -28,6 +28,17 @@ class Task(Protocol):
     def at(self, where: str) -> None: ...
 
 
+class _SilentTask:
+    def advance(self, n: int = 1, **shown: float) -> None:
+        pass
+
+    def at(self, where: str) -> None:
+        pass
+
+
+SILENT: Task = _SilentTask()
+
+
 class Progress:
     """Report long tasks on standard error, so that standard output holds only results."""
 
@@ -58,6 +69,9 @@ class Progress:
     def stage_of(self, name: str) -> str:
         """Return the full name of a task."""
         return name
+
+
+QUIET = Progress(quiet=True)
 
 
 class Stages(Progress):
@@ -115,17 +129,6 @@ def roughly(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-class _SilentTask:
-    def advance(self, n: int = 1, **shown: float) -> None:
-        pass
-
-    def at(self, where: str) -> None:
-        pass
-
-
-SILENT = _SilentTask()
 
 
 class _LineTask:

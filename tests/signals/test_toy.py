@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from browsing import executable
 from mufin import Catalogue, Config, Item, Mufin, fit, load
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
-from mufin.encode.features import Advance, Features
+from mufin.encode.features import Features
 from mufin.encode.rows import DenseRows
 from mufin.files.tensors import Tensors
+from mufin.progress import Task
 from mufin.serve.connections import Door
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from serving import client_of, listening
@@ -38,7 +40,7 @@ class Initials(Signal):
     def of(cls, config: Config, layout: Path | None = None) -> Initials:
         return cls(torch.zeros(0, 128))
 
-    def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> DenseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> DenseRows:
         letters = ["".join(texts or ())[:1].lower() for texts in items.texts.to_pylist()]
         rows = torch.zeros(len(letters), 128)
         for row, letter in enumerate(letters):
@@ -84,6 +86,18 @@ def test_it_is_in_hits_and_in_the_mixture(model: Mufin) -> None:
     assert all({"initials", "similarity"} <= set(hit.parts) and "initials" in hit.evidence for hit in hits)
     assert "initials" in model.mixture.stored()["weights"]
     assert all(sum(hit.parts.values()) == pytest.approx(hit.score, abs=1e-4) for hit in hits)
+
+
+def test_the_example_of_the_design_page_is_complete(
+    shop: Catalogue, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "design.md").read_text("utf-8")
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(page.split("## A signal\n")[1].split("```python\n")[1].split("```")[0], scope)
+    monkeypatch.setattr(mufin.signals, "SIGNALS", [*mufin.signals.SIGNALS, scope["Initial"]])
+    fit(shop, tiny_config, out=tmp_path / "model", quiet=True)
+    (hit,) = load(tmp_path / "model").recommend(Item(texts=["red bar"]), k=1)
+    assert hit.evidence["initial"] in (0, 1)
 
 
 def test_it_grows_and_shrinks_with_the_labels(model: Mufin, tmp_path: Path) -> None:

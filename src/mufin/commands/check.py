@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mufin.commands import printing
 from mufin.commands.options import Json, Quiet
 from mufin.data.formats.files import require_folder
-
-if TYPE_CHECKING:
-    from mufin.progress import Task
 
 
 def check(
@@ -32,12 +28,12 @@ def check(
       mufin check runs/shop
     """
     from mufin.data.check import check as check_folder
+    from mufin.progress import Progress
 
     if (folder / "mufin.json").exists():
         return _check_model(folder, json)
     require_folder(folder)
-    with _ProgressBars("Checking images", quiet or json) as progress:
-        report = check_folder(folder, pictures, progress)
+    report = check_folder(folder, pictures, Progress(quiet or json))
     if json:
         printing.show_json(report.to_json())
     else:
@@ -67,27 +63,3 @@ def _check_model(run: Path, json: bool) -> None:
         typer.echo("All parts are intact" if found.usable else "Damaged")
     if not found.usable:
         raise typer.Exit(1)
-
-
-class _ProgressBars:
-    """Show calls of `progress(done, total)` as bars; start a new bar whenever `done` restarts."""
-
-    def __init__(self, name: str, quiet: bool) -> None:
-        from mufin.progress import Progress
-
-        self.name, self.progress = name, Progress(quiet)
-        self.stack, self.done = ExitStack(), 0
-        self.task: Task | None = None
-
-    def __enter__(self) -> _ProgressBars:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stack.close()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.task is None or done < self.done:
-            self.stack.close()
-            self.task, self.done = self.stack.enter_context(self.progress.task(self.name, total)), 0
-        self.task.advance(done - self.done)
-        self.done = done

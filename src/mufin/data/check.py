@@ -18,18 +18,17 @@ from mufin.data.images import open_picture
 from mufin.data.items import Items, first_rows
 from mufin.data.pictures import Encoded
 from mufin.errors import MufinError, PictureError
+from mufin.progress import QUIET, Progress
 
 LONG_TEXT = 10_000  # characters; encoders read only the first few dozen words
 NOT_FOUND = "no such file"
-IMAGES_PER_BATCH = 512  # between two calls of `progress`
-
-Progress = Callable[[int, int], None]
+IMAGES_PER_BATCH = 512  # between two reports of progress
 
 
-def check(folder: str | Path, decode: bool = True, progress: Progress | None = None) -> CheckReport:
+def check(folder: str | Path, decode: bool = True, progress: Progress = QUIET) -> CheckReport:
     """Report the contents and the problems of a catalogue folder; `decode` opens every image.
 
-    Calls `progress(done, total)` with the number of images. No content of a file makes this raise.
+    No content of a file makes this raise.
     """
     report = CheckReport(str(folder))
     try:
@@ -52,9 +51,7 @@ Pairs = tuple[CheckedTable, np.ndarray, np.ndarray]  # a split, its item rows, i
 class _FolderCheck:
     """The check of one folder: first items and labels, then the tables that refer to them."""
 
-    def __init__(
-        self, report: CheckReport, found: dict[str, Path], decode: bool, progress: Progress | None
-    ) -> None:
+    def __init__(self, report: CheckReport, found: dict[str, Path], decode: bool, progress: Progress) -> None:
         self.report, self.found = report, found
         self.decode, self.progress = decode, progress
         self.items: Items | None = None
@@ -132,18 +129,20 @@ class _FolderCheck:
         broken: list[tuple[int, str]] = []
         missing: list[tuple[int, str]] = []
         outside: list[tuple[int, str]] = []
-        for start in range(0, len(flat), IMAGES_PER_BATCH):
-            batch = [_image_at(flat, i) for i in range(start, min(start + IMAGES_PER_BATCH, len(flat)))]
-            for i, (image, fault) in enumerate(zip(batch, _faults(batch, self.decode), strict=True), start):
-                row = int(np.searchsorted(offsets, i, side="right")) - 1
-                if isinstance(image, PictureError):
-                    outside.append((row, str(image)))
-                elif fault is NOT_FOUND:
-                    missing.append((row, str(image)))
-                elif fault is not None:
-                    broken.append((row, fault))
-            if self.progress is not None:
-                self.progress(start + len(batch), len(flat))
+        with self.progress.task("Checking images", len(flat)) as task:
+            for start in range(0, len(flat), IMAGES_PER_BATCH):
+                batch = [_image_at(flat, i) for i in range(start, min(start + IMAGES_PER_BATCH, len(flat)))]
+                for i, (image, fault) in enumerate(
+                    zip(batch, _faults(batch, self.decode), strict=True), start
+                ):
+                    row = int(np.searchsorted(offsets, i, side="right")) - 1
+                    if isinstance(image, PictureError):
+                        outside.append((row, str(image)))
+                    elif fault is NOT_FOUND:
+                        missing.append((row, str(image)))
+                    elif fault is not None:
+                        broken.append((row, fault))
+                task.advance(len(batch))
         checked.add_detailed(
             "error", "image is a symbolic link out of the folder; copy the image into the folder", outside
         )

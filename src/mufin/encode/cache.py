@@ -27,6 +27,7 @@ from mufin.data.decoding import read_file
 from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
 from mufin.encode.shard import DamagedError, FileShard, Keys, MemoryShard, Shard
 from mufin.errors import PictureError
+from mufin.progress import SILENT, Task
 
 SHARD_SIZE = 4096  # descriptors per file; a killed run loses at most this many
 CHUNK_SIZE = 256  # descriptors prepared at a time to begin with; twice as many while that is quick
@@ -86,7 +87,7 @@ class _Job:
     keys: Keys
     descriptors: Sequence[Any]
     prepare: Prepare
-    advance: Callable[[int], None]
+    task: Task
     read: Callable[[Any], tuple[int, Any]] | None
     chunk: int = CHUNK_SIZE
 
@@ -96,7 +97,7 @@ class _Job:
         for contents in self._chunks(chosen, same):
             started = time.perf_counter()
             parts.append(self.prepare(contents))
-            self.advance(len(contents))
+            self.task.advance(len(contents))
             if time.perf_counter() - started < CHUNK_SECONDS and len(contents) == self.chunk:
                 self.chunk = min(2 * self.chunk, SHARD_SIZE)
         return _join(parts), same
@@ -131,7 +132,7 @@ class FeatureCache:
         keys: Keys,
         descriptors: Sequence[Any],
         prepare: Prepare,
-        advance: Callable[[int], None] = lambda _: None,
+        task: Task = SILENT,
         read: Callable[[Any], tuple[int, Any]] | None = None,
     ) -> Ragged:
         """Return the rows of these descriptors, in order; compute only those not on disk.
@@ -139,11 +140,11 @@ class FeatureCache:
         `read` returns the key and content of a descriptor when it is computed. If the key has changed since,
         the features are used but not stored.
         """
-        job = _Job(keys, descriptors, prepare, advance, read)
+        job = _Job(keys, descriptors, prepare, task, read)
         shards, retry = self._open_shards(), False
         while True:
             missing = np.flatnonzero(~_cached(shards, keys))
-            job.advance(len(keys) - len(missing))
+            job.task.advance(len(keys) - len(missing))
             # New features come first: the first shard defines the dtype and shape of a row.
             shards = [*self._compute(job, missing, retry), *shards]
             rows, damaged = _gather(keys, shards, self.folder)
@@ -151,7 +152,7 @@ class FeatureCache:
                 return rows
             self._remove_damaged([shard.path for shard in damaged])
             shards = [shard for shard in shards if not any(shard is one for one in damaged)]
-            retry, job.advance = True, lambda _: None
+            retry, job.task = True, SILENT
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
         """Return which of these descriptors are cached."""

@@ -20,7 +20,6 @@ from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.checkpoints import Layout
 from mufin.encode.fast_forms import accelerate, text_encoder
 from mufin.encode.features import (
-    Advance,
     Batch,
     Descriptors,
     Features,
@@ -28,12 +27,12 @@ from mufin.encode.features import (
     Loader,
     Part,
     extract,
-    silent,
 )  # fmt: skip
 from mufin.encode.joint import Joint
 from mufin.encode.network import Lite0
 from mufin.encode.text import MIN_BF16_WIDTH, TextEncoder
 from mufin.encode.vision import EarlyFeatures, VisionEncoder
+from mufin.progress import SILENT, Task
 from mufin.runtime.autograd import Dropout
 from mufin.runtime.onednn import fast_dtype
 
@@ -167,10 +166,10 @@ class Embedder(nn.Module):
         self.train(training)
         return replace(features, text=parts[0], image=parts[1])
 
-    def features(self, items: Items, cached: bool = True, progress: Advance = silent) -> Features:
+    def features(self, items: Items, cached: bool = True, task: Task = SILENT) -> Features:
         """Return frozen-layer outputs for all descriptors of the items."""
         with self.eval_mode():
-            return extract(items, self.text, self.vision, cached, progress)
+            return extract(items, self.text, self.vision, cached, task)
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
@@ -217,22 +216,22 @@ class Embedder(nn.Module):
         features: Features,
         groups: Groups,
         batch: int = 1024,
-        advance: Callable[[int], None] = lambda _: None,
+        task: Task = SILENT,
     ) -> PackedBags:
         """Return the packed bags X̂¹ of these points, without dropout."""
         with self.eval_mode():
-            bags = [self(part) for part in self._batches(features, groups, batch, advance)]
+            bags = [self(part) for part in self._batches(features, groups, batch, task)]
         return PackedBags.pack(bags, self.dim)
 
     def _batches(
-        self, features: Features, groups: Groups, batch: int, advance: Callable[[int], None]
+        self, features: Features, groups: Groups, batch: int, task: Task = SILENT
     ) -> Iterator[Batch]:
         """Yield these points in batches, at least one; many points are assembled on the device."""
         n, device = len(groups), self.device if len(groups) > batch else CPU
         loader = Loader(features, groups, device)
         for points in torch.arange(n, device=device).split(batch):
             yield loader.batch(points)
-            advance(len(points))
+            task.advance(len(points))
 
     @property
     def widths(self) -> list[int]:
@@ -255,7 +254,7 @@ class Embedder(nn.Module):
         """Return each encoder's mean output per point, (n, Σ widths); NaN where there are no descriptors."""
         found = [torch.zeros(0, sum(self.widths), device=self.device)]
         with self.eval_mode():
-            for each in self._batches(features, groups, batch, lambda _: None):
+            for each in self._batches(features, groups, batch):
                 part = each.to(self.device)
                 empty = torch.zeros(part.size, sum(self.widths), device=self.device).split(self.widths, dim=1)
                 seen = [_mean(part.text, partial(self._run, self.text), empty[0])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,14 +16,9 @@ from mufin.data.ragged import CPU, Ints, Ragged, offsets_of, ranges
 from mufin.data.relation import Relation
 from mufin.encode.cache import FeatureCache, keys, read
 from mufin.encode.rows import Rows
+from mufin.progress import SILENT, Task
 
 TINY = 1e-12  # avoids division by zero
-Advance = Callable[[str, int], Callable[[int], None]]  # (job, total) → callback for counts of finished work
-
-
-def silent(job: str, total: int) -> Callable[[int], None]:
-    """Report no progress."""
-    return lambda done: None
 
 
 class Encoder(Protocol):
@@ -208,11 +203,11 @@ def extract(
     text: Encoder | None,
     image: Encoder | None,
     cached: bool = True,
-    progress: Advance = silent,
+    task: Task = SILENT,
 ) -> Features:
     """Run the frozen layers over every descriptor; `cached` reuses results stored on disk."""
     parts = []
-    for name, encoder, flat in (("texts", text, items.flat_texts), ("images", image, items.flat_images)):
+    for encoder, flat in ((text, items.flat_texts), (image, items.flat_images)):
         if encoder is None:
             parts.append(Descriptors.none(len(items)))
             continue
@@ -221,13 +216,13 @@ def extract(
             parts.append(Descriptors.none(len(items), encoder.width))
             continue
         listed = descriptors if isinstance(descriptors, Sequence) else descriptors.to_pylist()
-        rows, which = _prepared(encoder, listed, cached, progress(name, len(listed)))
+        rows, which = _prepared(encoder, listed, cached, task)
         parts.append(Descriptors.of(rows, which, offsets))
     return Features(parts[0], parts[1])
 
 
 def first_text_of(
-    items: Items, encoder: Encoder, cached: bool = True, progress: Advance = silent
+    items: Items, encoder: Encoder, cached: bool = True, task: Task = SILENT
 ) -> NDArray[np.float16]:
     """Encode the first text of each item: unit rows (n, H), zero for an item without text."""
     offsets, texts = items.flat_texts()
@@ -235,7 +230,7 @@ def first_text_of(
     if not len(named):
         return np.zeros((len(items), encoder.width), np.float16)
     titles = texts.take(offsets[named]).to_pylist()
-    rows, which = _prepared(encoder, titles, cached, progress("titles", len(titles)))
+    rows, which = _prepared(encoder, titles, cached, task)
     return first_text(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)))
 
 
@@ -249,16 +244,14 @@ def first_text(texts: Descriptors) -> NDArray[np.float16]:
     return found
 
 
-def _prepared(
-    encoder: Encoder, descriptors: Sequence[Any], cached: bool, advance: Callable[[int], None]
-) -> tuple[Ragged, Ints]:
+def _prepared(encoder: Encoder, descriptors: Sequence[Any], cached: bool, task: Task) -> tuple[Ragged, Ints]:
     """Return frozen-layer outputs, and the row of each descriptor."""
     if not cached:
         return encoder.prepare(descriptors), np.arange(len(descriptors), dtype=np.int64)
     unique, first, which = np.unique(keys(descriptors), return_index=True, return_inverse=True)
-    advance(len(descriptors) - len(unique))
+    task.advance(len(descriptors) - len(unique))
     chosen = _Chosen(descriptors, first)
-    rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, advance, read)
+    rows = FeatureCache(encoder.fingerprint()).features(unique, chosen, encoder.prepare, task, read)
     return rows, which.astype(np.int64)
 
 

@@ -24,7 +24,7 @@ from mufin.evaluate.metrics import propensities
 from mufin.evaluate.per_point import FloatArray, IntArray, PointMetrics, find_relevant, point_metrics
 from mufin.evaluate.score import Predictions, predict, score_predictions, training_relevance
 from mufin.model.mufin import Mufin
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def compare(
     split: str = "test",
     propensity: tuple[float, float] = (0.55, 1.5),
     category: str = "category",
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Comparison:
     """Evaluate each model, one in memory at a time, and test its differences from the first.
 

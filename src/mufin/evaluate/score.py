@@ -19,7 +19,7 @@ from mufin.errors import UsageError
 from mufin.evaluate import metrics
 from mufin.model.mufin import Mufin
 from mufin.model.untrained import scores
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 from mufin.signals.evidence import read_some
 
 DEPTH = 100  # labels predicted per datapoint, for R@100 and AUC
@@ -38,10 +38,9 @@ class Predictions:
 
 
 def predict(
-    model: Mufin, catalogue: Catalogue, points: Split, k: int = DEPTH, progress: Progress | None = None
+    model: Mufin, catalogue: Catalogue, points: Split, k: int = DEPTH, progress: Progress = QUIET
 ) -> Predictions:
     """Predict the k best labels of every datapoint, among the eligible labels of the catalogue."""
-    progress = progress or Progress(quiet=True)
     started = time.perf_counter()
     features = encode_points(model, catalogue.items, points.members, progress)
     encode_ms = (time.perf_counter() - started) * 1000 / max(1, len(points))
@@ -80,7 +79,7 @@ def evaluate(
     catalogue: Catalogue,
     split: str = "test",
     propensity: tuple[float, float] = (0.55, 1.5),
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> dict[str, float]:
     """All metrics on a split; see `mufin.evaluate.metrics.evaluate` for names and units.
 
@@ -112,11 +111,8 @@ def training_relevance(catalogue: Catalogue, points: Split) -> csr_matrix:
     return catalogue.split("train").relevance if "train" in catalogue.splits else points.relevance
 
 
-def answer(
-    model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress | None = None
-) -> Ints:
+def answer(model: Mufin, catalogue: Catalogue, questions: Questions, progress: Progress = QUIET) -> Ints:
     """Choose the best completion of each query set, (q,); choices are scored as untrained labels."""
-    progress = progress or Progress(quiet=True)
     queries = Groups(offsets_of([len(q) for q in questions.query]), np.concatenate(questions.query))
     used = np.concatenate([queries.members, questions.choices.ravel()])
     features = encode_points(model, catalogue.items, used, progress)

@@ -20,12 +20,13 @@ from mufin.data.items import Items
 from mufin.data.ragged import offsets_of
 from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Advance, Features, Groups, silent
+from mufin.encode.features import Features, Groups
 from mufin.errors import UsageError
 from mufin.model import change
 from mufin.model.explain import Explanation, explain
 from mufin.model.hits import Hit, HitLists, Hits, Ranked
 from mufin.model.labels import Labels
+from mufin.progress import SILENT, Task
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index, build_index
@@ -110,9 +111,9 @@ class Mufin:
             bag: Bag = self.embedder(features.batch(Groups.singles(np.arange(len(table)))))
         return bag
 
-    def features(self, items: Items, cached: bool = False, progress: Advance = silent) -> Features:
+    def features(self, items: Items, cached: bool = False, task: Task = SILENT) -> Features:
         """Compute the frozen encoder outputs of the items and the inputs of the signals."""
-        return read(self.embedder, self.signals, items.only(self.config.modalities), cached, progress)
+        return read(self.embedder, self.signals, items.only(self.config.modalities), cached, task)
 
     def query(self, features: Features, groups: Groups | None = None) -> Query:
         """Embed groups of items (default: one group per item) as queries for `rank`."""

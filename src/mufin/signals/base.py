@@ -17,11 +17,12 @@ from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.encode.bag import Bag, PackedBags
 from mufin.encode.checkpoints import Layout
-from mufin.encode.features import Advance, Features, Groups
+from mufin.encode.features import Features, Groups
 from mufin.encode.rows import Rows
 from mufin.errors import ModelError
 from mufin.files.folder import RECOVERY_HINT
 from mufin.files.tensors import Tensors, read_tensors, write_tensors
+from mufin.progress import Task
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import among, pair_keys
 
@@ -163,7 +164,7 @@ class Signal:
         """Learn from the training items what `read` needs."""
         return self
 
-    def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> Rows | None:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> Rows | None:
         """Extract what the signal needs from each item besides its bag, for queries and labels alike."""
         return None
 

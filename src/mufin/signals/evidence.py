@@ -12,8 +12,8 @@ from torch import Tensor
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Advance, Features, silent
-from mufin.progress import Progress
+from mufin.encode.features import Features
+from mufin.progress import SILENT, Progress, Task
 from mufin.signals.base import Candidates, Query, Signal
 from mufin.signals.mixture import Evidence
 
@@ -23,11 +23,11 @@ def read(
     signals: Sequence[Signal],
     items: Items,
     cached: bool = True,
-    progress: Advance = silent,
+    task: Task = SILENT,
 ) -> Features:
     """Return the frozen encoder outputs of all descriptors, with the readings of each signal."""
-    features = embedder.features(items, cached, progress)
-    readings = {signal.name: signal.read(items, features, cached, progress) for signal in signals}
+    features = embedder.features(items, cached, task)
+    readings = {signal.name: signal.read(items, features, cached, task) for signal in signals}
     return replace(features, readings={name: rows for name, rows in readings.items() if rows is not None})
 
 
@@ -41,7 +41,7 @@ def read_some(
     # A signal with its own network encodes every title once more.
     extra_titles = int(np.count_nonzero(np.diff(starts))) * sum(s.network is not None for s in signals)
     with progress.task(name, len(texts) + len(images) + extra_titles) as task:
-        features = read(embedder, signals, chosen, progress=lambda *_: task.advance)
+        features = read(embedder, signals, chosen, task=task)
     return features.spread(used, len(items))
 
 

@@ -14,10 +14,11 @@ from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.encode.checkpoints import Layout
 from mufin.encode.fast_forms import FastTextEncoder, text_encoder
-from mufin.encode.features import Advance, Features, first_text, first_text_of
+from mufin.encode.features import Features, first_text, first_text_of
 from mufin.encode.rows import DenseRows
 from mufin.encode.text import TextEncoder
 from mufin.files.tensors import Tensors
+from mufin.progress import Task
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 
 
@@ -47,10 +48,10 @@ class Pretrained(Signal):
             network = text_encoder(frozen, layout).eval()
         return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)
 
-    def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> DenseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> DenseRows:
         if self.network is None:
             return DenseRows(torch.from_numpy(first_text(features.text)))
-        return DenseRows(torch.from_numpy(first_text_of(items, self.network, cached, progress)))
+        return DenseRows(torch.from_numpy(first_text_of(items, self.network, cached, task)))
 
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         rows = candidates.rows

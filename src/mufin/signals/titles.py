@@ -14,10 +14,11 @@ from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.ragged import Ints, ranges
 from mufin.encode.checkpoints import Layout
-from mufin.encode.features import Advance, Features
+from mufin.encode.features import Features
 from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import TITLE_WIDTH, title_words
 from mufin.files.tensors import Tensors, sparse_tensors
+from mufin.progress import Task
 from mufin.retrieve.lists import Lists
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.signals.memory import count_votes, log_votes, votes_for
@@ -56,7 +57,7 @@ class Titles(Signal):
         vote = bool(config.memory.title_labels and config.memory.neighbours)
         return cls(vote, empty, Lists.none(0, torch.device("cpu")))
 
-    def read(self, items: Items, features: Features, cached: bool, progress: Advance) -> SparseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> SparseRows:
         return SparseRows.of(title_words(items), "set")
 
     def propose(self, query: Query, k: int) -> list[Tensor]:

@@ -31,7 +31,7 @@ from mufin.encode.embedder import Embedder
 from mufin.encode.features import Encoder, Features, Groups, extract
 from mufin.model.mufin import Mufin
 from mufin.model.store import pick_device, save
-from mufin.progress import Progress, Task
+from mufin.progress import QUIET, Progress, Task
 from mufin.retrieve.shortlist import Shortlist
 from mufin.runtime.usage import peak_memory, reset_peak_memory
 from mufin.signals import signals_of
@@ -50,7 +50,6 @@ from mufin.train.transfer import Networks, transfer
 KEYED = 4096  # images whose presence in the cache is looked up
 GATHERED_PER_SECOND = 1e9  # bytes of features read from the cache
 PARTS_OF_PLANNING = 7
-QUIET = Progress(quiet=True)
 FIXED_PARTS = ("network", "layout", "config", "compatibility", "mufin.json", ".mufin")
 POINT_PARTS = ("points", "memory", "words", "titles")
 
@@ -59,7 +58,7 @@ def plan(
     catalogue: Catalogue,
     config: Config | None = None,
     split: str = "train",
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     *,
     quick: bool = False,
 ) -> Plan:
@@ -73,7 +72,7 @@ def plan(
     state = torch.get_rng_state()
     points = catalogue.split(split)
     sizes = sizes_of(catalogue, points, config)
-    with (progress or QUIET).task("Planning", PARTS_OF_PLANNING) as task:
+    with progress.task("Planning", PARTS_OF_PLANNING) as task:
         rates = _Calibration(catalogue, config, points, task, QUICK if quick else FULL).rates(sizes)
     torch.set_rng_state(state)
     return planned(config, sizes, rates)

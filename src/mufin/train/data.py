@@ -5,7 +5,6 @@ With several ranks, all of them know the relevance, and each has the features of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +24,7 @@ from mufin.encode.bag import PackedBags
 from mufin.encode.cache import keys
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups
+from mufin.progress import SILENT, Task
 from mufin.train.ranks import ALONE, Ranks
 
 
@@ -66,21 +66,19 @@ class TrainingData:
         return torch.arange(self.n_labels) % self.ranks.size
 
     @torch.no_grad()
-    def embed_points(
-        self, embedder: Embedder, which: Ints | None = None, advance: Callable[[int], None] = lambda _: None
-    ) -> PackedBags:
+    def embed_points(self, embedder: Embedder, which: Ints | None = None, task: Task = SILENT) -> PackedBags:
         """Return the bags X̂¹ of these datapoints, or of all."""
         which = np.arange(len(self.groups)) if which is None else which
         owner = self.point_owner[torch.from_numpy(which)]
         mine = which[self.ranks.owns(owner).numpy()]
-        bags = embedder.embed(self.points, self.groups.take(mine), advance=advance)
+        bags = embedder.embed(self.points, self.groups.take(mine), task=task)
         return self.ranks.gather_packed(bags, owner.to(embedder.device))
 
     @torch.no_grad()
-    def embed_labels(self, embedder: Embedder, advance: Callable[[int], None] = lambda _: None) -> PackedBags:
+    def embed_labels(self, embedder: Embedder, task: Task = SILENT) -> PackedBags:
         """Return the bags Ẑ¹ of all labels."""
         mine = Groups.singles(self.ranks.owns(self.label_owner).numpy())
-        bags = embedder.embed(self.labels, mine, advance=advance)
+        bags = embedder.embed(self.labels, mine, task=task)
         return self.ranks.gather_packed(bags, self.label_owner.to(embedder.device))
 
     @property

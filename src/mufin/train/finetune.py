@@ -13,7 +13,7 @@ from mufin.config import Config
 from mufin.data.relation import Relation
 from mufin.encode.bag import Bag
 from mufin.encode.features import Loader
-from mufin.progress import Progress
+from mufin.progress import QUIET
 from mufin.retrieve.shortlist import Shortlist
 from mufin.train.data import TrainingData
 from mufin.train.epochs import Epochs
@@ -127,7 +127,7 @@ class Tuner:
         else:
             self.use(replace(self.raw_data, labels=self.embedder.encoded(self.raw_data.labels)))
         if self.settings.refresh and epoch and epoch % self.settings.refresh == 0:
-            found = retrieve(self.embedder, self.data, self.config.retrieve, Progress(quiet=True))
+            found = retrieve(self.embedder, self.data, self.config.retrieve, QUIET)
             self.negatives = ShortlistNegatives(found, self.relevance, self.exclude, self.settings.guard)
         if self.votes is not None:
             self.votes.refresh(self.embedder, self.data)

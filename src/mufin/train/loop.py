@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 from mufin.data.ragged import CPU
 from mufin.encode.bag import Bag, joined
 from mufin.encode.embedder import Embedder
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 from mufin.settings import Finetune, Pretrain
 from mufin.train.checkpoint import Checkpoints, State
 from mufin.train.ranks import ALONE, Ranks
@@ -50,7 +50,7 @@ class Context:
     """Random state, progress and limits of a run; dropout uses torch's global generator instead."""
 
     generator: torch.Generator = field(default_factory=lambda: seeded(0))
-    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    progress: Progress = QUIET
     callbacks: Sequence[Callback] = ()
     batches: int | None = None  # maximum per epoch
     patience: int | None = None  # validations without a better P@1 that end a module

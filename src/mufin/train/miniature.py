@@ -22,6 +22,7 @@ from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Descriptors, Features, Groups, extract, first_text
 from mufin.encode.rows import DenseRows
+from mufin.progress import SILENT
 from mufin.signals.base import Signal
 from mufin.train.data import TrainingData
 from mufin.train.validate import hold_out
@@ -123,7 +124,7 @@ def _features(items: Items, signals: Sequence[Signal], samples: Mapping[str, Sam
     readings = {}
     for signal in signals:
         if signal.network is None:
-            readings[signal.name] = signal.read(items, features, False, lambda *_: lambda done: None)
+            readings[signal.name] = signal.read(items, features, False, SILENT)
         else:
             titles = extract(items, samples["titles"], None, cached=False).text
             readings[signal.name] = DenseRows(torch.from_numpy(first_text(titles)))

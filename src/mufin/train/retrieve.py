@@ -29,8 +29,8 @@ class Embedded:
 def embed_all(embedder: Embedder, data: TrainingData, progress: Progress) -> Embedded:
     """Compute Ẑ¹ of every label and x̂¹ of every datapoint."""
     with progress.task("Embedding ", (data.n_labels + len(data.groups)) // data.ranks.size) as task:
-        labels = data.embed_labels(embedder, advance=task.advance)
-        points = data.embed_points(embedder, advance=task.advance)
+        labels = data.embed_labels(embedder, task=task)
+        points = data.embed_points(embedder, task=task)
     return Embedded(labels, points.vectors())
 
 

@@ -24,7 +24,7 @@ from mufin.data.items import Items
 from mufin.data.pictures import NoPictures
 from mufin.data.write import save_picture
 from mufin.errors import CatalogueError
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 
 JOURNAL, FAILED = "_fetched.jsonl", "_failed.jsonl"
 ROWS = 8192  # rows of a table written at a time
@@ -66,10 +66,9 @@ def fetch_folder(
     settings: Settings,
     per_item: int | None = None,
     retry_failed: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Fetched:
     """Download the `image_urls` of a catalogue's tables, and list the files in `images`."""
-    progress = progress or Progress(quiet=True)
     found = files.find(folder)
     if "items" not in found:
         raise CatalogueError("no items.jsonl or items.parquet", folder)

@@ -28,7 +28,7 @@ from mufin.data.importers.imported import Imported, statistics
 from mufin.data.items import Items
 from mufin.data.pictures import NoPictures
 from mufin.errors import CatalogueError
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 
 if TYPE_CHECKING:
     from mufin.data.catalogue import Catalogue
@@ -48,9 +48,8 @@ class XcTable:
     targets: tuple[np.ndarray, np.ndarray] | None  # offsets (n + 1,) and label rows, for points
 
 
-def read_xc(make: type[Catalogue], folder: Path, progress: Progress | None = None) -> Catalogue:
+def read_xc(make: type[Catalogue], folder: Path, progress: Progress = QUIET) -> Catalogue:
     """Read a folder of the repository; `catalogue.imported` lists the problems."""
-    progress = progress or Progress(quiet=True)
     problems: list[Problem] = []
     labels = _read_table(folder, "lbl", problems, progress)
     splits = {"train": _read_table(folder, "trn", problems, progress)}

@@ -28,7 +28,7 @@ from mufin.evaluate.report.metrics import (
 from mufin.evaluate.report.page import Page, Section
 from mufin.evaluate.score import DEPTH, encode_points, predict_from, score_predictions
 from mufin.model.mufin import Mufin
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 from mufin.version import VERSION
 
 __all__ = ["check_report", "write_report"]
@@ -56,7 +56,7 @@ def write_report(
     split: str = "test",
     propensity: tuple[float, float] = (0.55, 1.5),
     category: str = "category",
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     source: str = "",
 ) -> dict[str, float]:
     """Write the page to `path`, with figures and tables beside it; return the metrics as `evaluate` does.
@@ -64,7 +64,6 @@ def write_report(
     `source` is the name of the catalogue in the header.
     """
     check_report(path)
-    progress = progress or Progress(quiet=True)
     points = catalogue.split(split)
     if not len(points):
         raise UsageError(f"split {split!r} has no datapoints")

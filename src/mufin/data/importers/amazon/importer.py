@@ -22,7 +22,7 @@ from mufin.data.importers.amazon.fields import products
 from mufin.data.importers.imported import Imported, Statistics, text_tokens
 from mufin.data.write import new_folder
 from mufin.errors import CatalogueError, UsageError
-from mufin.progress import Progress
+from mufin.progress import QUIET, Progress
 
 SPOOL_SCHEMA = pa.schema({"id": STRING, "title": STRING, "image_urls": STRINGS, "category": STRING})
 ROWS_PER_GROUP = 1 << 16  # products per row group, and written at a time
@@ -31,10 +31,9 @@ KEY_BYTES = 8
 
 
 def import_amazon(
-    sources: Sequence[Path], folder: Path, curation: Curation | None = None, progress: Progress | None = None
+    sources: Sequence[Path], folder: Path, curation: Curation | None = None, progress: Progress = QUIET
 ) -> Imported:
     """Write the products of these files as a catalogue; without a curation, all are in `train`."""
-    progress = progress or Progress(quiet=True)
     if not sources:
         raise UsageError("no file to import; name at least one file of Amazon product metadata")
     for path in sources:
