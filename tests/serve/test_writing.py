@@ -146,7 +146,7 @@ def test_another_model_in_the_folder_is_not_overwritten(
     save(tiny_model, model_folder)
     refused = writing.post("/v1/labels", json={"labels": [ZEBRA]})
     assert refused.status_code == 409
-    assert "restart the service" in refused.json()["detail"]
+    assert "reload the service (POST /v1/reload)" in refused.json()["detail"]
     assert "zebra/1" not in load(model_folder).labels.items.ids.to_pylist()
 
 
