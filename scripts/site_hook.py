@@ -14,6 +14,7 @@ PUBLISHED = (
     "LICENSE",
     "benchmarks/results/*.md",
     "configs/*",
+    "deploy/*",
     "docs/**/*",
     "src/mufin/demo/README.md",
     "src/mufin/serve/page/fonts/LICENCE.txt",
