@@ -9,7 +9,6 @@ import typer
 
 from mufin.commands import printing
 from mufin.commands.options import Json, Quiet
-from mufin.data.formats.files import require_folder
 
 
 def check(
@@ -28,6 +27,7 @@ def check(
       mufin check runs/shop
     """
     from mufin.data.check import check as check_folder
+    from mufin.data.formats.files import require_folder
     from mufin.progress import Progress
 
     if (folder / "mufin.json").exists():
