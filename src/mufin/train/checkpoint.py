@@ -194,7 +194,9 @@ def is_finished(run: Path) -> bool:
 
 
 def refuse(run: Path, if_exists: IfExists) -> None:
-    """Raise UsageError if the folder holds something that may not be replaced."""
+    """Raise UsageError if the folder holds something that may not be replaced, or is a file."""
+    if run.exists() and not run.is_dir():
+        raise UsageError(f"{run} is a file, not a folder; choose another name for the model")
     model, stopped = (run / MANIFEST).exists(), Checkpoints(run, 0).stopped()
     if if_exists == "refuse" and stopped:
         raise UsageError(
