@@ -85,10 +85,10 @@ def check() -> Row:
     for width in (100, DIM):
         vectors = torch.nn.functional.normalize(torch.randn(40_000, width, device=DEVICE), dim=1)
         labels = torch.randint(9000, (40_000,), device=DEVICE).sort()[0]
-        packed, _ = scan.pack(vectors)
+        packed = scan.pack(vectors).rows
         for n in (1, 2, 17, 64, 100, 512, 700):
             queries = torch.nn.functional.normalize(torch.randn(n, width, device=DEVICE), dim=1)
-            rounded, _ = scan.rounded_queries(queries, packed.shape[1])
+            rounded = scan.rounded_queries(queries, packed.shape[1])[0]
             want = scan.group_maxima(rounded, packed)
             got = kernels.group_maxima(rounded, packed)
             worst = max(worst, float((want - got).abs().max()))
@@ -139,7 +139,7 @@ def tune() -> Row:
 
     free()
     world = made("4.5M", 512, DEVICE)
-    packed, _ = scan.pack(world.entries.vectors)
+    packed = scan.pack(world.entries.vectors).rows
     shapes = {
         512: [(128, 4, 2, 1), (128, 8, 2, 1), (128, 8, 3, 1), (128, 8, 1, 2), (256, 8, 1, 1), (256, 8, 2, 1),
               (256, 16, 2, 1), (256, 16, 1, 1), (128, 4, 1, 2)],
@@ -148,7 +148,7 @@ def tune() -> Row:
     }  # fmt: skip
     out: Row = {"entries": len(world.entries)}
     for n, tried in shapes.items():
-        rounded, _ = scan.rounded_queries(world.queries[:n].contiguous(), packed.shape[1])
+        rounded = scan.rounded_queries(world.queries[:n].contiguous(), packed.shape[1])[0]
         wanted = scan.group_maxima(rounded, packed)
         times: dict[tuple[int, ...], float] = {}
         for shape in tried:
@@ -167,7 +167,7 @@ def tune() -> Row:
             out[f"best for {n}"], out[f"ms for {n}"] = list(best), 1e3 * times[best]
             out[f"TFLOP/s for {n}"] = 2 * n * packed.numel() / times[best] / 1e12
         del wanted
-    one, _ = scan.rounded_queries(world.queries[:1], packed.shape[1])
+    one = scan.rounded_queries(world.queries[:1], packed.shape[1])[0]
     single = seconds(kernels.group_maxima, one, packed, most=0.1)
     out |= {"ms for 1": 1e3 * single, "TB/s for 1": packed.nbytes / single / 1e12}
     return out
@@ -184,7 +184,7 @@ def parts_of_a_search() -> Row:
     out: Row = {"entries": len(world.entries), "D": DIM}
     for n in (512, 1):
         queries = world.queries[:n].contiguous()
-        rounded, _ = scan.rounded_queries(queries, index.packed.shape[1])
+        rounded = scan.rounded_queries(queries, index.packed.rows.shape[1])[0]
         maxima = index._maxima(rounded)
         wide = 186
         _, groups = top(maxima, wide + 1)
@@ -221,8 +221,8 @@ def search(sizes: list[str], bounds: Row) -> list[Row]:
             queries = world.queries[:n].contiguous()
             took = seconds(index.search, queries, K)
             floor = max(
-                index.packed.nbytes / (bounds["copy TB/s"] * 1e12),
-                2 * n * index.packed.numel() / (bounds["bf16 TFLOP/s"] * 1e12),
+                index.packed.rows.nbytes / (bounds["copy TB/s"] * 1e12),
+                2 * n * index.packed.rows.numel() / (bounds["bf16 TFLOP/s"] * 1e12),
             )
             rows.append(
                 {"labels": world.entries.n_labels, "entries": len(world.entries), "batch": n,

@@ -87,15 +87,52 @@ def test_labels_added_later_are_found_at_once(world: World, expect: Expect) -> N
 
 def test_maxima_of_packed_entries_are_those_of_32_in_a_row(world: World) -> None:
     entries = world(777, 1, width=40)
-    packed, lost = pack(entries.vectors)
-    queries, own = rounded_queries(queries_like(entries, 5), packed.shape[1])
-    rounded = entries.vectors.bfloat16().float()
+    packed = pack(entries.vectors)
+    queries, error, norm = rounded_queries(3 * queries_like(entries, 5), packed.rows.shape[1])
+    centred = entries.vectors - entries.vectors.mean(0)
+    rounded = centred.half().float()
     scores = queries[:, :40].float() @ rounded.T
-    maxima = group_maxima(queries, packed, scores=1024).T
+    maxima = group_maxima(queries, packed.rows, scores=1024).T
     for group in range(777 // GROUP):
         torch.testing.assert_close(maxima[:, group], scores[:, GROUP * group :][:, :GROUP].amax(1))
-    assert float((entries.vectors - rounded).norm(dim=1).max()) == pytest.approx(float(lost))
-    assert bool((own < 2**-8).all())
+    assert float((centred - rounded).norm(dim=1).max()) == pytest.approx(float(packed.error))
+    assert float(rounded.norm(dim=1).max()) == pytest.approx(float(packed.norm))
+    assert bool((error < 2**-11).all())
+    torch.testing.assert_close(norm, torch.full((5,), 3.0))
+
+
+def test_a_narrow_cone_is_searched_in_one_round(
+    world: World, expect: Expect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision, differences of such vectors would drown in the rounding error but for the mean."""
+    spread = world(6000, 1, width=48)
+    axis = normalize(torch.ones(48), dim=0)
+    entries = Entries(normalize(spread.vectors + 6 * axis, dim=1), spread.labels, spread.n_labels)
+    queries = normalize(queries_like(entries, 8) + 6 * axis, dim=1)
+    index = without_help(ScanIndex(entries), monkeypatch)
+    rounds: list[int] = []
+    top_labels = index._top_labels
+    monkeypatch.setattr(index, "_top_labels", lambda *given: rounds.append(given[5]) or top_labels(*given))
+    expect(index.search(queries, 8), entries, queries, 8)
+    assert len(rounds) == 1
+
+
+def test_a_dense_cluster_beside_an_outlier_is_searched_in_the_groups_that_matter(
+    world: World, expect: Expect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outlier makes the rounding error larger than the differences within the cluster."""
+    spread = world(6000, 1, width=48)
+    vectors = normalize(0.01 * spread.vectors + normalize(torch.ones(48), dim=0), dim=1)
+    vectors[17] *= -1
+    entries = Entries(vectors, spread.labels, spread.n_labels)
+    queries = queries_like(entries, 8)
+    index = without_help(ScanIndex(entries), monkeypatch)
+    groups: list[int] = []
+    top_labels = index._top_labels
+    monkeypatch.setattr(index, "_top_labels", lambda *given: groups.append(given[5]) or top_labels(*given))
+    expect(index.search(queries, 8), entries, queries, 8)
+    assert 1 < len(groups) <= 5
+    assert max(groups) < 6000 // GROUP // 2
 
 
 def test_the_members_of_a_group_keep_one_entry_a_label(world: World) -> None:

@@ -1,11 +1,13 @@
-"""Exact search on a GPU: scan all entries in bf16, then rescore the best in full precision.
+"""Exact search on a GPU: scan all entries in half precision, then rescore the best in full precision.
 
-The scan keeps the maximum of each group of 32 entries. The members of the W best groups are rescored from the
-f32 vectors. No other entry can score more than the best remaining group plus the bf16 rounding error,
+The scan multiplies unit queries with d = v − μ, the entries without their mean, and keeps the maximum of each
+group of 32 entries. The members of the W best groups are rescored from the f32 vectors. No other entry can
+score more than ⟨q, μ⟩ plus the best remaining group plus the rounding error,
 
-    |⟨q̃, ṽ⟩ − ⟨q, v⟩| ≤ ‖q − q̃‖ ‖ṽ‖ + ‖q‖ max ‖v − ṽ‖ + ε,
+    |⟨q̃, d̃⟩ − ⟨q, d⟩| ≤ ‖q − q̃‖ max ‖d̃‖ + max ‖d − d̃‖ + ε max ‖d̃‖,
 
-so a query is done once its k-th label scores above that bound; otherwise more groups are rescored.
+so a query is done once its k-th label scores above that bound; otherwise more groups are rescored. Vectors of
+a trained model often lie in a narrow cone; without their mean, the error shrinks as their differences do.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 
@@ -27,11 +30,38 @@ from mufin.retrieve.shortlist import LabelFilter, Shortlist, build_filter, check
 
 TILE, GROUP, CHUNK = 128, 32, 64  # as in kernels.py
 QUERIES_PER_PASS = 512  # their group maxima take G · 512 numbers
-SUMMATION_ERROR = 1e-4  # ε: a generous bound on the error of f32 summation
-WIDEN_FACTOR = 4  # times as many groups per round for queries that are not done
+SUMMATION_ERROR = 1e-4  # ε: a generous bound on the relative error of f32 summation
+ROUNDS = 4  # parts of the queries that need more groups, by how many they need
 MIN_ALLOWED_SHARE = 0.25  # below this share of allowed labels, score only their entries
+ROUNDING = 1e-6  # of similarities in f32
 MAX_GATHERED = 2**26  # numbers gathered at a time without the kernels
 NO_FILTER = LabelFilter(0, None, None, share=1.0, excluded=0.0)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Entries without their mean in half precision, ordered for the kernels and padded with zeros."""
+
+    rows: Tensor  # (E', D') f16
+    mean: Tensor  # μ (D,)
+    norm: Tensor  # () max ‖d̃‖
+    error: Tensor  # () max ‖d − d̃‖
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What turns the maximum of a group, for queries (b,), into an upper bound of its similarities."""
+
+    norm: Tensor  # ‖q‖, as scanned queries are unit vectors
+    margin: Tensor  # the rounding error
+    offset: Tensor  # ⟨q, μ⟩
+
+    def of(self, maximum: Tensor) -> Tensor:
+        """Return the upper bounds (b,)."""
+        return (maximum + self.margin) * self.norm + self.offset + ROUNDING
+
+    def take(self, rows: Tensor) -> Bounds:
+        return Bounds(self.norm[rows], self.margin[rows], self.offset[rows])
 
 
 class ScanIndex(ExactIndex):
@@ -49,7 +79,7 @@ class ScanIndex(ExactIndex):
         return ScanIndex(super().added(vectors, labels).entries)
 
     def _pack(self) -> None:
-        self.packed, self.entry_error = pack(self.parts[0].vectors)
+        self.packed = pack(self.parts[0].vectors)
 
     def search(
         self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
@@ -71,7 +101,7 @@ class ScanIndex(ExactIndex):
         return found
 
     def _can_scan(self, n_groups: int) -> bool:
-        return n_groups < len(self.packed) // GROUP // 2
+        return n_groups < len(self.packed.rows) // GROUP // 2
 
     def _scan(
         self,
@@ -82,22 +112,31 @@ class ScanIndex(ExactIndex):
         label_filter: LabelFilter,
         found: Shortlist,
     ) -> Tensor:
-        """Fill in the rows (b,) of these queries (b, D); return those that would need too many groups."""
-        rounded, query_error = rounded_queries(queries, self.packed.shape[1])
-        margin = (
-            query_error * (1 + self.entry_error) + queries.norm(dim=1) * self.entry_error + SUMMATION_ERROR
-        )  # (b,)
-        maxima = self._maxima(rounded)  # (b, G), a view of (G, b)
-        part, done = self._top_labels(queries, rows, maxima, margin, k, n_groups, label_filter)
+        """Fill in the rows (b,) of these queries (b, D); return those that would need too many groups.
+
+        The k-th similarity among the first groups says which others may hold a better label: only queries
+        with such groups need a second round, with exactly these groups.
+        """
+        maxima, bounds = self._maxima(queries)  # (b, G), a view of (G, b)
+        part, done = self._top_labels(queries, rows, maxima, bounds, k, n_groups, label_filter)
         found.put(rows, part)
-        todo = (~done).nonzero()[:, 0]  # the only synchronisation with the host
-        while len(todo) and self._can_scan(n_groups := n_groups * WIDEN_FACTOR):
-            part, done = self._top_labels(
-                queries[todo], rows[todo], maxima[todo], margin[todo], k, n_groups, label_filter
-            )
-            found.put(rows[todo], part)
-            todo = todo[~done]
-        return rows[todo]
+        todo = (~done).nonzero()[:, 0]  # waits for the GPU
+        if not len(todo) or part.labels.shape[1] < k:
+            return rows[todo]
+        kth = part.similarity[todo, k - 1]
+        needed = (bounds.take(todo).of(maxima.T[:, todo]) >= kth).sum(0)  # groups of each query
+        needed, order = needed.sort()
+        left = [todo[:0]]
+        for some, most in zip(todo[order].chunk(ROUNDS), needed.chunk(ROUNDS), strict=True):
+            n_groups = int(most[-1])
+            if self._can_scan(n_groups):
+                part, done = self._top_labels(
+                    queries[some], rows[some], maxima[some], bounds.take(some), k, n_groups, label_filter
+                )
+                found.put(rows[some], part)
+                some = some[~done]
+            left.append(some)
+        return rows[torch.cat(left)]
 
     def _search_single(self, query: Tensor, k: int) -> Shortlist | None:
         """Search for one unfiltered query (1, D) with a CUDA graph; None if `search` must take over."""
@@ -111,10 +150,8 @@ class ScanIndex(ExactIndex):
 
     def _scan_single(self, query: Tensor, k: int, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return labels and similarities (1, k) of one query, and whether they are final."""
-        rounded, query_error = rounded_queries(query, self.packed.shape[1])
-        margin = query_error * (1 + self.entry_error) + query.norm(dim=1) * self.entry_error + SUMMATION_ERROR
         rows = torch.zeros(1, dtype=torch.int64, device=query.device)
-        part, done = self._top_labels(query, rows, self._maxima(rounded), margin, k, n_groups, NO_FILTER)
+        part, done = self._top_labels(query, rows, *self._maxima(query), k, n_groups, NO_FILTER)
         return part.labels, part.similarity, done
 
     def _top_labels(
@@ -122,14 +159,14 @@ class ScanIndex(ExactIndex):
         queries: Tensor,
         rows: Tensor,
         maxima: Tensor,
-        margin: Tensor,
+        bounds: Bounds,
         k: int,
         n_groups: int,
         label_filter: LabelFilter,
     ) -> tuple[Shortlist, Tensor]:
         """Return the k best labels of the best n_groups groups, and whether they are final, (b,) bool."""
         best, groups = top(maxima, n_groups + 1)
-        bound = best[:, n_groups] + margin  # upper bound for entries of all other groups
+        bound = bounds.of(best[:, n_groups])  # of the entries of all other groups
         groups = groups[:, :n_groups].contiguous()
         scores = self._scores(queries, groups).flatten(1)  # (b, W·32)
         if label_filter.pairs is not None or label_filter.share < 1:
@@ -155,10 +192,14 @@ class ScanIndex(ExactIndex):
         entries = groups.gather(1, place // GROUP) * GROUP + place % GROUP
         return self.parts[0].labels[entries.clamp(max=len(self.parts[0]) - 1)]
 
-    def _maxima(self, rounded: Tensor) -> Tensor:
+    def _maxima(self, queries: Tensor) -> tuple[Tensor, Bounds]:
+        """Scan all entries: return the maxima (b, G) of groups for queries (b, D), and what bounds them."""
         maxima = self.kernels.group_maxima if self.kernels else group_maxima
-        found: Tensor = maxima(rounded, self.packed)
-        return found.T
+        rounded, error, norm = rounded_queries(queries, self.packed.rows.shape[1])
+        margin = (error + SUMMATION_ERROR) * self.packed.norm + self.packed.error
+        offset = (queries.double() @ self.packed.mean.double()).float()
+        found: Tensor = maxima(rounded, self.packed.rows)
+        return found.T, Bounds(norm, margin, offset)
 
     def _scores(self, queries: Tensor, groups: Tensor) -> Tensor:
         scores = self.kernels.member_scores if self.kernels else member_scores
@@ -202,7 +243,7 @@ def _load_kernels(vectors: Tensor) -> ModuleType | None:
     try:
         from mufin.retrieve import kernels
 
-        some = torch.zeros(TILE, CHUNK, dtype=torch.bfloat16, device=vectors.device)
+        some = torch.zeros(TILE, CHUNK, dtype=torch.float16, device=vectors.device)
         kernels.group_maxima(some[:1], some)
     except Exception as error:  # no Triton, no C compiler for its launchers, or a GPU that is too old
         warnings.warn(f"Triton kernels unavailable, search is slower ({error})", RuntimeWarning, stacklevel=4)
@@ -210,42 +251,46 @@ def _load_kernels(vectors: Tensor) -> ModuleType | None:
     return kernels
 
 
-def pack(vectors: Tensor, block: int = 2**20) -> tuple[Tensor, Tensor]:
-    """Pack entries (E, D) in bf16 for the kernels, zero-padded to (E', D'); also return max ‖v − ṽ‖.
+def pack(vectors: Tensor, block: int = 2**20) -> Packed:
+    """Pack entries (E, D) for the kernels.
 
     A tile holds the first pair of each of its 4 groups, then their second pairs, …; see kernels.py.
     """
     tiles, width = -(-len(vectors) // TILE), -(-vectors.shape[1] // CHUNK) * CHUNK
-    packed = torch.zeros(tiles * TILE, width, dtype=torch.bfloat16, device=vectors.device)
-    rounding_error = vectors.new_zeros(())
+    packed = torch.zeros(tiles * TILE, width, dtype=torch.float16, device=vectors.device)
+    mean = vectors.mean(0) if len(vectors) else vectors.new_zeros(vectors.shape[1])
+    norm, error = vectors.new_zeros(()), vectors.new_zeros(())
     for start in range(0, len(vectors), block):
-        part = vectors[start : start + block]
-        rounded = part.bfloat16()
-        rounding_error = torch.maximum(rounding_error, (part - rounded.float()).norm(dim=1).max())
+        part = vectors[start : start + block] - mean
+        rounded = part.half()
+        norm = torch.maximum(norm, rounded.float().norm(dim=1).max())
+        error = torch.maximum(error, (part - rounded.float()).norm(dim=1).max())
         padded = F.pad(rounded, (0, width - part.shape[1], 0, -len(part) % TILE))
         ordered = padded.view(-1, 4, GROUP // 2, 2, width).transpose(1, 2)
         packed[start : start + len(padded)] = ordered.reshape(-1, width)
-    return packed, rounding_error
+    return Packed(packed, mean, norm, error)
 
 
-def rounded_queries(queries: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return q̃ (B, D') in bf16 and ‖q − q̃‖ (B,)."""
-    rounded = queries.bfloat16()
-    rounding_error = (queries - rounded.float()).norm(dim=1)
-    return F.pad(rounded, (0, width - queries.shape[1])).contiguous(), rounding_error
+def rounded_queries(queries: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q̃ (B, D') in half precision, ‖q/‖q‖ − q̃‖ and ‖q‖ (B,)."""
+    norm = queries.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+    unit = queries / norm[:, None]
+    rounded = unit.half()
+    error = (unit - rounded.float()).norm(dim=1)
+    return F.pad(rounded, (0, width - queries.shape[1])).contiguous(), error, norm
 
 
 def group_maxima(queries: Tensor, packed: Tensor, scores: int = 2**28) -> Tensor:
     """Return max ⟨q, v⟩ over each group of 32 entries (G, B), for queries (B, D'), entries (E', D')."""
     parts = []
     for block in packed.split(max(1, scores // len(queries) // TILE) * TILE):
-        product = _bf16_product(block, queries)  # (e, B)
+        product = _half_product(block, queries)  # (e, B)
         parts.append(product.view(-1, GROUP // 2, 4, 2, len(queries)).amax((1, 3)).flatten(0, 1))
     return torch.cat(parts)
 
 
-def _bf16_product(block: Tensor, queries: Tensor) -> Tensor:
-    """Multiply bf16 matrices with f32 sums and results."""
+def _half_product(block: Tensor, queries: Tensor) -> Tensor:
+    """Multiply matrices in half precision, with sums and results in f32."""
     if block.is_cuda:
         return torch.mm(block, queries.T, out_dtype=torch.float32)
     return block.float() @ queries.float().T

@@ -1,6 +1,6 @@
 """Triton search kernels for GPUs; `exact_gpu.py` has the same functions in plain PyTorch.
 
-Entries are packed by `exact_gpu.pack`: bf16, in tiles of 128, ordered so that the 32 scores of a group are in
+Entries are packed by `exact_gpu.pack`: f16, in tiles of 128, ordered so that the 32 scores of a group are in
 the registers of one thread, and their maximum needs no exchange between threads.
 """
 
