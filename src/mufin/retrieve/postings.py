@@ -46,7 +46,10 @@ def _search_on_gpu(queries: SparseRows, rows: SparseRows, n: int) -> tuple[Tenso
     """Select rows by the products of sketches, and compare those by all columns."""
     queries = queries.to(rows.values.device)
     sketches = rows.sketch
-    roughly = sketched(queries, sketches.shape[1]) @ sketches.T  # (B, M)
+    wanted = sketched(queries, sketches.shape[1])
+    # An odd number of columns in the result would keep the GPU from its fastest kernels.
+    aligned = F.pad(wanted, (0, 0, 0, -len(wanted) % 8))
+    roughly = (sketches @ aligned.T).T[: len(wanted)]  # (B, M)
     candidates = top(roughly, RESCORE_FACTOR * n)[1].sort(dim=1).values  # ties: the lower row first
     scores, place = products(queries, rows, candidates).sort(dim=1, descending=True, stable=True)
     candidates, scores = (
