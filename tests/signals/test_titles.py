@@ -41,12 +41,16 @@ def titles_of(model: Mufin) -> Titles:
     return next(signal for signal in model.signals if isinstance(signal, Titles))
 
 
+def words_of(named: Items) -> SparseRows:
+    return SparseRows.of(title_words(named), "set")
+
+
 def found_in(catalogue: Catalogue, hidden: np.ndarray | None = None) -> csr_matrix | None:
     """The title labels of the train split's points."""
     points = catalogue.split("train")
     exclude = points.exclude if hidden is None else csr_matrix(hidden)
-    titles = title_words(catalogue.items.take(points.members))
-    return unlisted_title_labels(titles, title_words(catalogue.labels), points.relevance, exclude)
+    pairs = title_label_pairs(words_of(catalogue.items.take(points.members)), words_of(catalogue.labels))
+    return unlisted_title_labels(pairs, points.relevance, exclude)
 
 
 def test_titles_are_the_words_of_first_texts() -> None:
@@ -58,16 +62,18 @@ def test_titles_are_the_words_of_first_texts() -> None:
     assert title_words(items()).shape == (0, TITLE_WIDTH)
 
 
-def test_title_label_pairs_are_those_that_sets_of_words_give() -> None:
+def test_title_label_pairs_are_those_that_sets_of_words_give(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     words = [f"word{number}" for number in range(12)]
     some = [[" ".join(rng.choice(words, rng.integers(0, 5)))] for _ in range(60)]
-    others = [[" ".join(rng.choice(words, rng.integers(0, 3)))] for _ in range(30)]
-    found = title_label_pairs(title_words(items(*some)), title_words(items(*others))).toarray()
+    others = [[" ".join(rng.choice(words, rng.integers(0, 4)))] for _ in range(30)]
+    monkeypatch.setattr("mufin.signals.titles.PAIRS_PER_CHUNK", 20)
+    found = title_label_pairs(words_of(items(*some)), words_of(items(*others))).toarray()
     for i, (title,) in enumerate(some):
         for j, (label,) in enumerate(others):
             assert found[i, j] == (bool(label) and set(label.split()) <= set(title.split()))
     assert found.any()
+    assert not title_label_pairs(words_of(items("?")), words_of(items("?"))).nnz
 
 
 def test_title_labels_are_found_where_lists_leave_them_out() -> None:

@@ -146,7 +146,9 @@ def bounded(relevance: csr_matrix, per_label: int) -> Ints:
     if not len(frequency) or frequency.max() <= per_label:
         return np.flatnonzero(np.diff(relevance.indptr)).astype(np.int64)
     taken = np.zeros(relevance.shape[0], bool)
-    for label in np.argsort(frequency, kind="stable"):
+    taken[by_label[frequency <= per_label].indices] = True
+    frequent = np.flatnonzero(frequency > per_label)
+    for label in frequent[np.argsort(frequency[frequent], kind="stable")]:
         points = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
         missing = per_label - int(taken[points].sum())
         if missing > 0:

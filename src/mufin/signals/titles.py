@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.items import Items
-from mufin.data.ragged import Ints, ranges
+from mufin.data.ragged import Ints, spans
 from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Features
 from mufin.encode.rows import SparseRows, products
@@ -20,6 +20,7 @@ from mufin.encode.words import TITLE_WIDTH, title_words
 from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.progress import Task
 from mufin.retrieve.lists import Lists
+from mufin.retrieve.shortlist import among
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from mufin.signals.memory import count_votes, log_votes, votes_for
 
@@ -86,8 +87,8 @@ class Titles(Signal):
         labels = training.labels.readings[self.name]
         found = None
         if self.vote and not training.own_items:
-            points = training.points.readings[self.name]
-            found = unlisted_title_labels(points.csr, labels.csr, training.relevance, training.exclude)
+            pairs = title_label_pairs(training.points.reading(self.name), training.labels.reading(self.name))
+            found = unlisted_title_labels(pairs, training.relevance, training.exclude)
         lists = Lists.none(len(training.points), torch.device("cpu")) if found is None else Lists.of(found)
         return replace(self, labels=labels, title_labels=lists).to(training.points.bags.rows.device)
 
@@ -122,43 +123,45 @@ def contains_label(titles: SparseRows, labels: SparseRows, candidates: Tensor) -
     return (products(titles, labels, candidates) >= words) & (words > 0) & (candidates >= 0)
 
 
-def unlisted_title_labels(
-    titles: csr_matrix, labels: csr_matrix, relevance: csr_matrix, exclude: csr_matrix
-) -> csr_matrix | None:
-    """Return (M, L) bool: labels (L, V) named in titles (M, V) but not listed; None if usually listed.
+def unlisted_title_labels(pairs: csr_matrix, relevance: csr_matrix, exclude: csr_matrix) -> csr_matrix | None:
+    """Return the pairs (M, L) of `title_label_pairs` that are not listed; None if they usually are.
 
     If titles and labels were independent, Σ frequency / M of the pairs in which a title names a label would
     be listed by chance. If far fewer are, the catalogue omits title labels on purpose. Excluded pairs are
     not counted.
     """
-    pairs = csr_matrix(title_label_pairs(titles, labels) > exclude)
-    frequency = np.bincount(relevance.indices, minlength=labels.shape[0])
-    expected = float(frequency[pairs.indices].sum()) / max(1, titles.shape[0])
+    pairs = csr_matrix(pairs > exclude)
+    frequency = np.bincount(relevance.indices, minlength=pairs.shape[1])
+    expected = float(frequency[pairs.indices].sum()) / max(1, pairs.shape[0])
     listed = relevance.multiply(pairs).nnz
     if expected < MIN_EXPECTED or listed > MAX_LISTED_SHARE * expected:
         return None
     return csr_matrix(pairs > relevance)
 
 
-def title_label_pairs(titles: csr_matrix, labels: csr_matrix) -> csr_matrix:
+def title_label_pairs(titles: SparseRows, labels: SparseRows) -> csr_matrix:
     """Return (M, L) bool: whether titles (M, V) contain all words of labels (L, V), at least one.
 
-    A title can only name a label if it contains the label's rarest word, so only such pairs are checked.
+    Each label meets the titles with its rarest word; those without its second rarest word are dropped, and
+    so on.
     """
-    with_word = csr_matrix(titles.T)  # (V, M)
-    title_count = np.diff(with_word.indptr)  # (V,)
-    words = np.diff(labels.indptr)
-    has_words = np.flatnonzero(words)
-    order = np.lexsort((title_count[labels.indices], np.repeat(np.arange(len(words)), words)))
-    rarest = labels.indices[order[labels.indptr[has_words]]]  # (len(has_words),)
-    found = [np.zeros((2, 0), np.int64)]
-    n_chunks = 1 + int(title_count[rarest].sum()) // PAIRS_PER_CHUNK
-    for chunk in np.array_split(np.arange(len(has_words)), n_chunks):
-        word, label = rarest[chunk], has_words[chunk]
-        point = with_word.indices[ranges(with_word.indptr[word].astype(np.int64), title_count[word])]
-        label = np.repeat(label, title_count[word])
-        shared = np.asarray(titles[point].sign().multiply(labels[label]).sum(axis=1)).ravel()
-        complete = shared >= words[label]
-        found.append(np.stack([point[complete], label[complete]]))
-    rows, columns = np.concatenate(found, axis=1)
-    return csr_matrix((np.ones(len(rows), bool), (rows, columns)), (titles.shape[0], labels.shape[0]))
+    keys, with_word = titles.row * titles.width + titles.columns, titles.T  # (Σ,) ascending; (V, M)
+    title_count = with_word.offsets.diff()  # (V,)
+    first, sizes = labels.offsets[:-1], labels.offsets.diff()
+    words = labels.columns[(labels.row * (len(titles) + 1) + title_count[labels.columns]).argsort()].long()
+    found = [torch.zeros(2, 0, dtype=torch.int64, device=keys.device)]
+    named = sizes.nonzero()[:, 0]
+    matches = title_count[words[first[named]]]
+    chunk = matches.cumsum(0) // PAIRS_PER_CHUNK
+    for part in named.split(chunk.unique_consecutive(return_counts=True)[1].tolist()):
+        rarest = words[first[part]]
+        point = with_word.columns[spans(with_word.offsets[rarest], title_count[rarest])].long()
+        label = part.repeat_interleave(title_count[rarest])
+        for n in range(1, int(sizes[part].max())):
+            longer = sizes[label] > n
+            word = words[(first[label] + n).clamp(max=len(words) - 1)]
+            kept = ~longer | among(keys, point * titles.width + word)
+            point, label = point[kept], label[kept]
+        found.append(torch.stack([point, label]))
+    rows, columns = torch.cat(found, dim=1).cpu().numpy()
+    return csr_matrix((np.ones(len(rows), bool), (rows, columns)), (len(titles), len(labels)))
