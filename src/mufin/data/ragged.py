@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class Ragged:
     @classmethod
     def of(cls, rows: list[NDArray[Any]]) -> Ragged:
         return cls(np.concatenate(rows), offsets_of([len(row) for row in rows]))
+
+    @classmethod
+    def of_lists(cls, rows: list[list[int]]) -> Ragged:
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64), offsets_of([len(row) for row in rows]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -120,10 +120,10 @@ class FastTextEncoder(nn.Module):
         """Return a (1, H) vector per text if no layer was trained, else (T,) token ids."""
         shortened = [text[:MAX_CHARACTERS] for text in texts]
         with tokenizing():
-            ids = [row.ids for row in self.tokenizer.encode_batch(shortened)]
+            ids = [row.ids for row in self.tokenizer.encode_batch_fast(shortened)]
         if self.case:
             ids = insert_case_tokens(ids, shortened, self.case)
-        tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
+        tokens = Ragged.of_lists(ids)
         if self.depth == "all":
             return tokens
         rows = self._run(*tokens.take(np.arange(len(tokens)))).cpu().numpy()

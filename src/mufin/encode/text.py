@@ -125,13 +125,11 @@ class TextEncoder(nn.Module):
         token ids if all layers are trained.
         """
         shortened = [text[:MAX_CHARACTERS] for text in texts]
-        with TOKENIZER_LOCK:
-            room = self.max_length - (1 if self.case else 0)
-            with tokenizing():
-                ids = self.tokenizer(shortened, truncation=True, max_length=room)["input_ids"]
+        with TOKENIZER_LOCK, tokenizing():
+            ids = self._tokenized(shortened)
         if self.case:
             ids = insert_case_tokens(ids, shortened, self.case)
-        tokens = Ragged.of([np.array(row, dtype=np.int64) for row in ids])
+        tokens = Ragged.of_lists(ids)
         if self.depth == "all":
             return tokens
         order = np.argsort(tokens.lengths, kind="stable")  # group similar lengths to avoid padding
@@ -142,6 +140,17 @@ class TextEncoder(nn.Module):
         back = Ragged(np.concatenate(found), offsets_of(sizes))
         place = np.argsort(order)  # of each text among the encoded ones
         return Ragged(back.flat[ranges(back.offsets[place], sizes[place])], offsets_of(sizes[place]))
+
+    def _tokenized(self, texts: list[str]) -> list[list[int]]:
+        """Return token ids, without what transformers computes beside them: half the time."""
+        room = self.max_length - (1 if self.case else 0)
+        if not self.tokenizer.is_fast:
+            ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=room)["input_ids"]
+            return ids
+        tokenizer = self.tokenizer.backend_tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(room, direction=self.tokenizer.truncation_side)
+        return [row.ids for row in tokenizer.encode_batch_fast(texts)]
 
     @property
     def _device(self) -> torch.device:
