@@ -37,6 +37,7 @@ Row = dict[str, Any]
 K = 10
 BATCHES = (1, 64, 512)
 PREDICTED = 4_096  # items of `mufin predict`
+SECTIONS = ("start-up", "recommend", "predict", "peers")
 ONE_EPOCH = ["pretrain.epochs=1", "finetune.epochs=1"]
 
 
@@ -225,13 +226,16 @@ def queries(catalogue: Catalogue, arrays: bool) -> list[Item]:
 
 
 def measured(folder: Path, items: Sequence[Item], options: argparse.Namespace) -> Row:
-    """Measure everything about one model."""
-    started = start_up(folder, options.device, items[0].texts[0])
+    """Measure the wanted sections about one model."""
+    found: Row = {}
+    if "start-up" in options.only:
+        found["start-up"] = [start_up(folder, options.device, items[0].texts[0])]
     model = load(folder, options.device, exact=options.exact)
-    found: Row = {"start-up": [started], "recommend": list(answers(model, items))}
-    if isinstance(next(iter(items[0].images), b""), bytes):
+    if "recommend" in options.only:
+        found["recommend"] = list(answers(model, items))
+    if "predict" in options.only and isinstance(next(iter(items[0].images), b""), bytes):
         found["mufin predict"] = [predictions(folder, items, options.device, options.work)]
-    return found | {"peers": list(peers(model, items))}
+    return found | ({"peers": list(peers(model, items))} if "peers" in options.only else {})
 
 
 # -- helpers -------------------------------------------------------------------------------------------------
@@ -327,6 +331,7 @@ def main() -> None:
     parser.add_argument("--images", default="0,1", help="images per item; `paper` takes them decoded")
     parser.add_argument("--steps", type=int, default=2, help="batches per module that are trained")
     parser.add_argument("--whole", action="store_true", help="train in full, and time it")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections to measure")
     parser.add_argument("--exact", action="store_true", help="load at full precision")
     parser.add_argument("--model", type=Path, help="measure this model instead, on --catalogue")
     parser.add_argument("--catalogue", type=Path)
@@ -343,7 +348,7 @@ def main() -> None:
     models = results.setdefault("models", {})
 
     def keep(title: str, found: Row) -> None:
-        models[title] = found
+        models[title] = models.get(title, {}) | found
         target.write_text(json.dumps(results, indent=1, default=str))
         target.with_suffix(".md").write_text(page(results))
         print(
@@ -364,7 +369,8 @@ def main() -> None:
             title = (
                 f"{preset}, {options.labels:,} labels, {options.points:,} points, {images} images per item"
             )
-            keep(title, {"training": [row], **measured(folder, items, options)})
+            keep(title, {"training": [row]} if len(row) > 1 else {})
+            keep(title, measured(folder, items, options))
 
 
 if __name__ == "__main__":
