@@ -94,6 +94,8 @@ class Hits(list[Hit]):
 
     def at_least(self, probability: float) -> Hits:
         """Return the hits with at least this probability."""
+        if probability <= 0:
+            return self
         return Hits([hit for hit in self if hit.probability >= probability], self._labels)
 
     def __repr__(self) -> str:
