@@ -69,3 +69,5 @@ def gather(folder: Path, out: str) -> None:
 
 if __name__ == "__main__":
     {"train": train, "gather": gather}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    sys.stderr.flush()
+    os._exit(0)  # as `python -m mufin` ends: the threads of a process group can abort an ordinary exit
