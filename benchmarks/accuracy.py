@@ -30,7 +30,7 @@ from typing import Any
 from measure import Kept, leaks, paired_difference, questions_of
 from mufin import Catalogue, Config, fit
 from mufin.config import differences
-from mufin.encode.cache import cache_folder
+from mufin.encode.cache_folder import cache_folder
 from mufin.errors import MufinError
 from mufin.evaluate import metrics
 from mufin.evaluate.score import answer, predict

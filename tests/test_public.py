@@ -70,7 +70,12 @@ def test_importing_mufin_does_not_load_torch() -> None:
 def test_help_and_info_do_not_load_torch(tiny_model: Mufin, tmp_path: Path) -> None:
     save(tiny_model, tmp_path)
     code = "import sys; from mufin.cli import main; assert main(sys.argv[1:]) == 0"
-    for command in (["--help"], ["info", str(tmp_path)], ["info", str(tmp_path), "--json"]):
+    for command in (
+        ["--help"],
+        ["info", str(tmp_path)],
+        ["info", str(tmp_path), "--json"],
+        ["cache", "info"],
+    ):
         assert not loaded_by(code, *command) & {"torch", "transformers", "scipy", "faiss"}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue
-from mufin.encode.cache import cache_folder
+from mufin.encode.cache_folder import cache_folder
 from mufin.evaluate.score import DEPTH
 from peers.common import allowed, extra, tfidf, threads
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mufin import Catalogue, Config, fit, plan
-from mufin.encode.cache import cache_folder
+from mufin.encode.cache_folder import cache_folder
 from mufin.errors import UsageError
 from mufin.train.plan import STAGES, Plan, Stage, planned
 from mufin.train.rates import Encoding, Rates, Sizes, Steps

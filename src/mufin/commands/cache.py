@@ -13,7 +13,8 @@ from mufin.commands import printing
 from mufin.commands.options import Json
 
 caching = typer.Typer(
-    help="Show or clear the feature cache: outputs of encoders, kept so that training again is faster.\n\n"
+    help="Show or clear the feature cache.\n\n"
+    "It keeps the outputs of frozen encoders, so that training again is faster.\n\n"
     "\b\nExample:\n  mufin cache info",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -22,7 +23,7 @@ caching = typer.Typer(
 
 @caching.command()
 def info(json: Json = False) -> None:
-    """Show where the cache is, and what each encoder has in it.
+    """Show where the cache is, and how much of it each encoder uses.
 
     The folder is $MUFIN_CACHE, or mufin in the user's cache folder.
 
@@ -31,7 +32,7 @@ def info(json: Json = False) -> None:
       mufin cache info
       mufin cache info --json
     """
-    from mufin.encode.cache import cache_folder
+    from mufin.encode.cache_folder import cache_folder
 
     found = _stored(cache_folder())
     total = sum(one.bytes for one in found)
@@ -59,7 +60,7 @@ def clear(json: Json = False) -> None:
     Example:
       MUFIN_CACHE=/data/cache mufin cache clear --json
     """
-    from mufin.encode.cache import cache_folder
+    from mufin.encode.cache_folder import cache_folder
 
     freed = sum(_remove(one) for one in _stored(cache_folder()))
     if json:
@@ -70,7 +71,7 @@ def clear(json: Json = False) -> None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What the cache holds of one encoder."""
+    """The cached features of one encoder."""
 
     encoder: str  # its fingerprint
     files: list[Path]
@@ -79,8 +80,8 @@ class _Stored:
 
 
 def _stored(cache: Path) -> list[_Stored]:
-    """List what the cache holds, by encoder; files of earlier formats, too."""
-    from mufin.encode.cache import SUFFIX
+    """List the cached features by encoder, including files of earlier formats."""
+    from mufin.encode.cache_folder import SUFFIX
 
     found = []
     for folder in sorted(cache.glob("features-*/*/")):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from mufin.data.decoding import read_file
 from mufin.data.ragged import Ints, Ragged, offsets_of, ranges
+from mufin.encode.cache_folder import SUFFIX, cache_folder
 from mufin.encode.shard import DamagedError, FileShard, Keys, MemoryShard, Shard
 from mufin.errors import PictureError
 from mufin.progress import SILENT, Task
@@ -35,21 +36,9 @@ CHUNK_SECONDS = 0.25  # progress advances chunk by chunk
 CHUNK_BYTES = 64 << 20  # image bytes after which a chunk ends early
 MAX_IN_MEMORY = 4 << 30  # bytes of features held in RAM; more are mapped from a temporary file
 VERSION = 2  # of the file format; files of other versions are ignored
-SUFFIX = ".features"
 
 Prepare = Callable[[Sequence[Any]], Ragged]
 log = logging.getLogger("mufin.encode")
-
-
-def cache_folder() -> Path:
-    """Return `$MUFIN_CACHE`, else the user's cache folder."""
-    named = os.environ.get("MUFIN_CACHE")
-    if named:
-        return Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mufin"
-    except RuntimeError:  # no home folder, as in some containers: nothing can be cached
-        return Path(os.devnull) / "mufin"
 
 
 def key(descriptor: Any) -> int:
