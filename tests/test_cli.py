@@ -330,6 +330,8 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     header, *lines = shell("recommend", run, "--image", file, "-k", 2).splitlines()
     assert header.split() == ["label", "text", "probability", "score", *hit["parts"]]
     assert len(lines) == 2
+    shell("recommend", run, file)
+    assert f"to read the image, use --image {file}" in shell.err
 
 
 def test_recommend_with_filters(shell: Shell, run: Path):
@@ -401,7 +403,7 @@ def test_predict_a_table(shell: Shell, run: Path, tmp_path: Path):
     for options, expected in (
         (["--text", "name", "--strict", "--id", "sku"], "row 3: column 'sku' is empty"),
         (["--text", "title"], "no column 'title'; columns: sku, name, photo"),
-        ([], "no column title or texts or images; name others, such as --text title (columns: sku, name,"),
+        ([], "no column title or texts or images; name yours, such as --text name (columns: sku, name,"),
     ):
         assert expected in shell.fails("predict", run, new, *options, "-q", "-o", tmp_path / "x.csv")
 

@@ -190,7 +190,12 @@ def differences(config: Config, base: Config) -> list[str]:
     ['rank.beta=0.5']
     """
     new, old = _flat(config.model_dump()), _flat(base.model_dump())
-    return [f"{name}={value}" for name, value in new.items() if value != old[name]]
+    shown = {True: "true", False: "false", None: "none"}
+    return [
+        f"{name}={shown[value] if value is None or isinstance(value, bool) else value}"
+        for name, value in new.items()
+        if value != old[name]
+    ]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

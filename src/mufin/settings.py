@@ -47,8 +47,8 @@ class Vision(Section):
     """Number of final layers (stages of a CNN or Swin) to train: 0, n or "all". Outputs of frozen layers are
     cached."""
     size: int | None = Field(None, ge=16, le=2048)
-    """Side in pixels of the square that images are resized to fit. Default: the encoder's own size. The
-    size of a preset is for its encoder: another `vision.model` unsets it."""
+    """Side in pixels of the square that images are resized to fit. Default: the encoder's own size. A
+    preset's size belongs to its encoder, so another `vision.model` unsets it."""
     stages: bool | Literal["every"] = False
     """Also keep features of earlier stages of the encoder (colours, textures). Compatibility reads them
     instead of the last feature map, `embed.stages` in addition to it. `every` adds all other layers and

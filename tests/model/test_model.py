@@ -323,9 +323,9 @@ def test_all_labels_removed(model: Mufin, tmp_path: Path) -> None:
 def test_labels_that_cannot_be_added(model: Mufin) -> None:
     taken = model.labels.items.ids[0].as_py()
     for items, said in (
-        ([Item(taken, ["x"])], "taken or empty"),
-        ([Item("a", ["x"]), Item("a", ["y"])], "taken or empty"),
-        ([Item("", ["x"])], "taken or empty"),
+        ([Item(taken, ["x"])], "is taken"),
+        ([Item("a", ["x"]), Item("a", ["y"])], "is taken"),
+        ([Item("", ["x"])], "has no id"),
         ([Item("a", ["x"]), Item("nothing")], "'nothing' has no text or readable image"),
         ([Item("blank", [" "])], "'blank' has no text"),
         ([Item("broken", [], [b"no picture"])], "'broken' has no text"),

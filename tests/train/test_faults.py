@@ -220,7 +220,7 @@ def test_a_clock_that_jumps(
     for path in run.rglob("*"):
         os.utime(path, (now + 1e9, now + 1e9))
     monkeypatch.setattr(time, "time", lambda: now - 1e9)
-    assert "last checkpoint 0 min ago" in checkpoint.Checkpoints(run, 0).stopped()
+    assert "last checkpoint is 0 min old" in checkpoint.Checkpoints(run, 0).stopped()
     fit(made_shop(2), config, run, quiet=True, if_exists="resume")
     assert content(run) == content(whole)
 

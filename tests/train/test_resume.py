@@ -121,7 +121,7 @@ def stopped(tiny_config: Config, tmp_path: Path) -> Path:
 
 
 def test_a_stopped_training_is_not_overwritten_unasked(stopped: Path, tiny_config: Config) -> None:
-    with pytest.raises(UsageError, match="stopped during finetune, .* --resume .* --overwrite"):
+    with pytest.raises(UsageError, match="stopped during fine-tuning; .* --resume .* --overwrite"):
         fit(made_shop(2), tiny_config, stopped, quiet=True)
     fit(made_shop(2), tiny_config, stopped, quiet=True, if_exists="overwrite")
     assert (stopped / "mufin.json").exists()
@@ -265,7 +265,11 @@ def test_the_command_resumes(tiny_config: Config, tmp_path: Path, capsys: pytest
     assert main(train) == 2
     assert "--resume" in capsys.readouterr().err
     assert main([*train, "--resume", "--overwrite"]) == 2
+    assert main(["check", str(tmp_path / "run")]) == 2
+    assert "holds a stopped training" in capsys.readouterr().err
     assert main([*train, "--resume"]) == 0
+    assert main([*train, "--resume"]) == 0
+    assert "had already finished" in capsys.readouterr().out
     assert main(train) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert main([*train, "--overwrite"]) == 0

@@ -9,6 +9,7 @@ import typer
 
 from mufin.commands import printing
 from mufin.commands.options import Json, Quiet
+from mufin.errors import UsageError
 
 
 def check(
@@ -33,6 +34,7 @@ def check(
     if (folder / "mufin.json").exists():
         return _check_model(folder, json)
     require_folder(folder)
+    _refuse_stopped_training(folder)
     report = check_folder(folder, pictures, Progress(quiet or json))
     if json:
         printing.show_json(report.to_json())
@@ -41,6 +43,14 @@ def check(
             typer.echo(line)
     if not report.usable:
         raise typer.Exit(1)
+
+
+def _refuse_stopped_training(folder: Path) -> None:
+    """Raise UsageError if the folder is that of a training which has not finished."""
+    if (folder / ".mufin-training").is_dir():
+        raise UsageError(
+            f"{folder} holds a stopped training, but no model yet; continue it with: mufin train … --resume"
+        )
 
 
 def _check_model(run: Path, json: bool) -> None:

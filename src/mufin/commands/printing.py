@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,10 @@ def show_metrics(scores: dict[str, dict[str, float]]) -> None:
     names = list(next(iter(scores.values())))
     show_table(
         ["", *scores],
-        [[name, *(_format_metric(name, values[name]) for values in scores.values())] for name in names],
+        [
+            [name.replace("_", " "), *(_format_metric(name, values[name]) for values in scores.values())]
+            for name in names
+        ],
     )
 
 
@@ -146,7 +150,12 @@ def show_facts(facts: dict[str, Any]) -> None:
         else "",
         "settings": f"preset {facts['preset']}{', and:' if facts['settings'] else ''}",
     }
-    show_table(["", ""], [[name, value] for name, value in lines.items() if value], left=2)
+    rows = [
+        ["" if i else name, line]
+        for name, value in lines.items()
+        for i, line in enumerate(textwrap.wrap(value, 100, break_long_words=False, break_on_hyphens=False))
+    ]
+    show_table(["", ""], rows, left=2)
     for setting in facts["settings"]:
         typer.echo(f"  {setting}")
 

@@ -11,7 +11,7 @@ from mufin.commands.options import Run
 
 def push(
     run: Run,
-    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Repository of the hub.")],
+    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Repository on the hub.")],
     revision: Annotated[str | None, typer.Option(metavar="BRANCH", help="Branch to upload to.")] = None,
     private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
 ) -> None:

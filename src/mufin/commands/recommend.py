@@ -19,6 +19,8 @@ from mufin.commands.options import (
 )  # fmt: skip
 from mufin.errors import UsageError
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
 
 def recommend(
     run: Run,
@@ -58,6 +60,9 @@ def recommend(
     item = Item(texts=text or (), images=tuple(image or ()))
     if item.is_empty:
         raise UsageError("no text and no image; pass a text, or an image with --image FILE")
+    for name in text or ():
+        if Path(name).suffix.lower() in PICTURES and Path(name).is_file():
+            printing.warn(f"{name} is read as a text; to read the image, use --image {name}")
     for path in image or ():
         from mufin.data.images import open_picture
 
@@ -72,7 +77,7 @@ def recommend(
     numbers = [(h.probability, h.score, *h.parts.values()) for h in hits]
     texts = ["text"] if any(h.text not in ("", h.label) for h in hits) else []
     names = [[h.label, h.text][: 1 + len(texts)] for h in hits]
-    rows = [[*name, *(f"{x:.3f}" for x in row)] for name, row in zip(names, numbers, strict=True)]
+    rows = [[*name, *(f"{x:z.3f}" for x in row)] for name, row in zip(names, numbers, strict=True)]
     parts = hits[0].parts if hits else ()
     header = ["label", *texts, "probability", "score", *parts]
     printing.show_table(header, rows, left=1 + len(texts))

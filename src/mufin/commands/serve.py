@@ -34,7 +34,7 @@ def serve(
         int, typer.Option(metavar="N", min=1, help="Maximum cost of a batch; a short text costs 1.")
     ] = 32,
     queue: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum cost of small requests that wait.")
+        int, typer.Option(metavar="N", min=1, help="Maximum total cost of small requests in the queue.")
     ] = 256,
     deadline: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Give up on a request after this time.")
@@ -43,7 +43,7 @@ def serve(
         int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
     ] = 1,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Reload when RUN, or the link of that name, changes.")
+        bool, typer.Option("--watch", help="Reload when RUN changes, also if it is a link.")
     ] = False,
     exact: Exact = False,
 ) -> None:

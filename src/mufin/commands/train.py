@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 def train(
     folder: Folder,
     output: NewRun,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Preset; `best` by default.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="best (the default), fast or paper.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file with settings, instead of a preset.")
     ] = None,
@@ -48,13 +50,13 @@ def train(
     ] = None,
     settings: Settings = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a training that was stopped; start if there is none.")
+        bool, typer.Option("--resume", help="Continue a stopped training; start one if there is none.")
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model or the stopped training in RUN.")
     ] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only show the time, memory and disk space that it will take.")
+        bool, typer.Option("--plan", help="Only show how much time, memory and disk space it will take.")
     ] = False,
     device: Device = "auto",
     json: Json = False,
@@ -62,8 +64,8 @@ def train(
 ) -> None:
     """Train a model on a catalogue.
 
-    First measures for some seconds what training will take, and stops if memory or disk do not suffice.
-    A stopped or killed training goes on with --resume, and ends with the same model.
+    First spends a few seconds estimating time, memory and disk space, and stops if memory or disk space is
+    too small. With --resume, a stopped or killed training continues and ends with the same model.
 
     \b
     Example:
@@ -82,7 +84,7 @@ def train(
     chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
     used = chosen_settings(preset, config, variant, [*chosen, *(settings or [])])
     from mufin.data.catalogue import Catalogue
-    from mufin.encode.cache import cache_folder
+    from mufin.encode.cache_folder import cache_folder
     from mufin.progress import Progress
     from mufin.runtime.memory import keep_freed_memory
     from mufin.runtime.usage import free_disk, free_memory
@@ -100,9 +102,9 @@ def train(
 
         if not plan:
             refuse(output, existing)
-        planned = None
+        planned, finished = None, resume and is_finished(output)
         with _resumable():
-            if plan or not (several_processes() or (resume and is_finished(output))):
+            if plan or not (several_processes() or finished):
                 planned = plan_training(catalogue, used, split, progress, quick=not plan)
                 if plan:
                     return printing.show_json(planned.to_json()) if json else _show_plan(planned)
@@ -112,7 +114,7 @@ def train(
                 catalogue, used, output, split, quiet or json,
                 if_exists=existing, callbacks=[lambda event: metrics.update(event.values)], plan=planned,
             )  # fmt: skip
-    if not is_first():  # one process of a torchrun speaks for all
+    if not is_first():  # under torchrun, only the first process prints
         return None
     seconds = time.monotonic() - started
     if json:
@@ -125,13 +127,14 @@ def train(
         return printing.show_json(facts)
     labels, took = printing.count(len(model.labels), "label"), printing.duration(seconds)
     found = f"; {VALIDATION} {metrics[VALIDATION]:.1f} %" if VALIDATION in metrics else ""
-    typer.echo(f"Trained on {labels} in {took}{found}; the model is in {output}")
+    done = "This training had already finished" if finished else f"Trained on {labels} in {took}{found}"
+    typer.echo(f"{done}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
 
 
 @contextmanager
 def _resumable() -> Iterator[None]:
-    """Say how to go on after whatever stops a training; SIGTERM ends it like Ctrl-C, with exit code 143."""
+    """Print how to resume if anything stops the training; SIGTERM ends it like Ctrl-C, with exit code 143."""
 
     def terminate(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
@@ -141,10 +144,10 @@ def _resumable() -> Iterator[None]:
         before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except MufinError:  # says itself what to do
+    except MufinError:  # its message says what to do
         raise
     except BaseException:
-        typer.echo("The training stopped. To go on, run the same command with --resume.", err=True)
+        typer.echo("Training stopped. To continue, run the same command with --resume.", err=True)
         raise
     finally:
         if before is not None:
@@ -158,7 +161,7 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on the embedded catalogue and compare with two baselines.
+    """Train on the embedded catalogue, beside two baselines.
 
     Takes a few minutes on two cores and saves a model to try. `--preset best` is more accurate but slower.
 
@@ -189,7 +192,7 @@ def demo(
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print what each stage will take, and what the disk space is for."""
+    """Print the cost of each stage, and what memory and disk space are used for."""
     gpu = bool(plan.gpu)
     header = ["stage", "time", "memory", *["GPU memory"] * gpu, "disk"]
     rows = [

@@ -1,4 +1,4 @@
-"""Change a trained model without training: labels come and go, examples are remembered."""
+"""Change a trained model without training: add and remove labels, remember examples."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ def _check_new_ids(model: Mufin, ids: list[str]) -> None:
     alive = model.labels.alive.cpu().numpy()
     seen: set[str] = set()
     for name, row in zip(ids, rows, strict=True):
-        if not name or name in seen or (row >= 0 and alive[row]):
-            raise UsageError(f"label id {name!r} is taken or empty; choose a unique id")
+        if not name:
+            raise UsageError('a new label has no id; name it: Item(id="desk", texts=["oak desk"])')
+        if name in seen or (row >= 0 and alive[row]):
+            raise UsageError(f"label id {name!r} is taken; choose another")
         seen.add(name)
     if (rows >= 0).any():
         compact(model)
@@ -83,7 +85,7 @@ def add_examples(model: Mufin, items: Items, labels: Sequence[Sequence[str]]) ->
     if not model.config.memory.neighbours:
         raise UsageError("this model has no memory; train one with, for example, memory.neighbours = 50")
     if len(items) != len(labels):
-        raise UsageError(f"{len(items)} items, but {len(labels)} lists of labels; give one list per item")
+        raise UsageError(f"{len(items)} items, but {len(labels)} lists of labels; provide one list per item")
     rows = [model.labels.rows([ids] if isinstance(ids, str) else ids) for ids in labels]
     device = model.labels.alive.device
     offsets = torch.from_numpy(offsets_of([len(row) for row in rows])).to(device)

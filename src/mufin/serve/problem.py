@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from mufin.errors import UsageError
 
 SHOWN = 3  # invalid fields named in a message
+MESSAGES = {"extra_forbidden": "unknown field", "missing": "this field is required"}  # else pydantic's own
 
 
 class Problem(Exception):
@@ -61,7 +62,10 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 def invalid(errors: list[Any]) -> Problem:
     """Return what pydantic found: the place of each error, without the values."""
-    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:SHOWN]]
+    found = [
+        f"{'.'.join(map(str, error['loc'])) or 'body'}: {MESSAGES.get(error['type'], error['msg'])}"
+        for error in errors[:SHOWN]
+    ]
     more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     return Problem(422, "; ".join(found) + more)
 

@@ -1,11 +1,11 @@
-"""Checkpoints: the state of a training on disk, from which a killed run goes on with the same result.
+"""Checkpoints: the state of a training on disk, from which a killed run resumes with the same result.
 
     RUN/.mufin-training/00007/state.json         position, settings, hashes of the files
                               state.safetensors  networks, optimizers, random states
                               kept.safetensors   large tensors that seldom change; linked if unchanged
 
 A checkpoint is written to a hidden folder, synced and renamed, so it is complete or absent. The newest two
-are kept: if the last one is damaged, training goes on from the one before.
+are kept: if the last one is damaged, training resumes from the one before.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Saved:
 
 
 class Checkpoints:
-    """Write the state of a training now and then, and read it after a kill."""
+    """Write the state of a training at intervals, and read it after a kill."""
 
     def __init__(self, run: Path, minutes: float) -> None:
         self.folder, self.seconds = run / FOLDER, 60 * minutes
         self.identity: State = {}  # settings and data; set before the first checkpoint is written
-        self.saved: Saved | None = None  # where to go on
+        self.saved: Saved | None = None  # where to resume
         self._kept: Mapping[str, Tensor] = {}  # of the last checkpoint written
         self._written, self._cost = time.monotonic(), 0.0
 
@@ -75,12 +75,12 @@ class Checkpoints:
         return passed >= self.seconds and (not self.seconds or passed * MAX_SHARE >= self._cost)
 
     def write(self, module: str, state: State, kept: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint; if the disk does not allow it, warn and go on with the previous one."""
+        """Write a checkpoint; if the disk does not allow it, warn and keep the previous one."""
         started = time.monotonic()
         try:
             self._write(module, state, kept)
         except OSError as error:
-            log.warning("no checkpoint was written to %s (%s); training goes on", self.folder, error.strerror)
+            log.warning("no checkpoint was written to %s (%s); continuing", self.folder, error.strerror)
         self._written = time.monotonic()
         self._cost = self._written - started
 
@@ -113,7 +113,7 @@ class Checkpoints:
             shutil.rmtree(self._path(number), ignore_errors=True)
 
     def discard(self) -> None:
-        """Remove all checkpoints, at once: half of one would be taken for a stopped training."""
+        """Remove all checkpoints in one step: a part of one would look like a stopped training."""
         removed = self.folder.with_name(REMOVED)
         shutil.rmtree(removed, ignore_errors=True)  # left by a kill
         with suppress(OSError):
@@ -136,18 +136,18 @@ class Checkpoints:
         return None
 
     def resume(self, identity: State) -> None:
-        """Go on from the last checkpoint, which must be of the same settings and data."""
+        """Resume from the last checkpoint, which must be of the same settings and data."""
         self.saved, self.identity = self.read(), identity
         if self.saved is None:
             return
         if changes := differences(self.saved.identity, identity):
             raise UsageError(
                 f"{self.folder.parent}: cannot resume, since the stopped training was a different one: "
-                f"{'; '.join(changes[:5])}. Undo that; or to start again, {OVERWRITE}"
+                f"{'; '.join(changes[:5])}. Undo that, or to start again, {OVERWRITE}"
             )
 
     def restart(self, identity: State) -> None:
-        """Begin anew, without the checkpoints of an earlier training."""
+        """Start again, without the checkpoints of an earlier training."""
         self.discard()
         self.folder.mkdir(exist_ok=True)
         self.identity = identity
@@ -158,7 +158,8 @@ class Checkpoints:
             with suppress(*DAMAGED):
                 facts = json.loads((self._path(number) / FACTS).read_text("utf-8"))
                 minutes = max(0, round((time.time() - facts["written"]) / 60))
-                return f"stopped during {facts['module']}, last checkpoint {minutes} min ago"
+                stage = {"pretrain": "pre-training"}.get(facts["module"], "fine-tuning")
+                return f"stopped during {stage}; its last checkpoint is {minutes} min old"
         return ""
 
 
@@ -189,19 +190,19 @@ def claimed(run: Path, minutes: float, if_exists: IfExists) -> Iterator[Checkpoi
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a folder holds a model, and no training of another was begun there."""
+    """Whether a folder holds a model, and no other training has started there."""
     return (run / MANIFEST).exists() and not (run / FOLDER).exists()
 
 
 def refuse(run: Path, if_exists: IfExists) -> None:
-    """Raise UsageError if the folder holds something that may not be replaced, or is a file."""
+    """Raise UsageError if the folder holds something that may not be replaced."""
     if run.exists() and not run.is_dir():
-        raise UsageError(f"{run} is a file, not a folder; choose another name for the model")
+        raise UsageError(f"{run} is a file; choose a folder")
     model, stopped = (run / MANIFEST).exists(), Checkpoints(run, 0).stopped()
     if if_exists == "refuse" and stopped:
         raise UsageError(
-            f'{run} holds a training {stopped}. To go on, use --resume (in Python: if_exists="resume"); '
-            f"to start again, {OVERWRITE}"
+            f"{run} holds a training {stopped}. To continue it, use --resume (in Python: "
+            f'if_exists="resume"); to start again, {OVERWRITE}'
         )
     if if_exists == "refuse" and model:
         raise UsageError(f"{run} already holds a model. Choose another folder; to replace it, {OVERWRITE}")
@@ -261,7 +262,7 @@ def _sync(path: Path) -> None:
 
 
 def pack(value: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
-    """Turn nested state into JSON; tensors go into `tensors`, under the names that stand in their place.
+    """Turn nested state into JSON; tensors go into `tensors`, under the names that replace them.
 
     >>> pack({1: [0.5, "a"]}, {})
     {'dict': [[1, {'list': [0.5, 'a']}]]}

@@ -49,7 +49,7 @@ from mufin.version import VERSION
 
 def fit(
     catalogue: Catalogue,
-    config: Config | None = None,
+    config: Config | str | None = None,
     out: Path | str | None = None,
     split: str = "train",
     quiet: bool = False,
@@ -58,14 +58,14 @@ def fit(
     callbacks: Sequence[Callback] = (),
     plan: Plan | None = None,
 ) -> Mufin:
-    """Train a model on a split of the catalogue; without settings, use the preset `best`.
+    """Train a model on a split of the catalogue, with these settings or a preset by name; `best` if none.
 
     With `out`, also save it there, and write checkpoints while training. If that folder holds a model or a
     stopped training, `if_exists` says whether to "refuse", to "resume" the training or to "overwrite" it. The
     same seed gives the same model on the same machine, however often training was stopped and resumed.
     Callbacks are called with an `Event` every few steps. With a `plan`, progress shows the time left in all.
     """
-    config = config or Config.preset("best")
+    config = config if isinstance(config, Config) else Config.preset(config or "best")
     if out is not None and if_exists == "resume" and is_finished(Path(out)):
         return _finished(Path(out), config, catalogue, split)
     ranks = Ranks.join(config.run.device)
@@ -91,7 +91,7 @@ def fit(
 
 
 def _finished(out: Path, config: Config, catalogue: Catalogue, split: str) -> Mufin:
-    """Return the model of a training that had ended, unless it had other settings or data."""
+    """Return the model of a finished training; raise UsageError if its settings or data differ."""
     model = load(out, config.run.device, exact=True)
     then, now = _settings(model.config), _settings(config)
     if model.trained_on:
@@ -102,7 +102,7 @@ def _finished(out: Path, config: Config, catalogue: Catalogue, split: str) -> Mu
         raise UsageError(
             f"{out} holds the finished model of another training: {described}. To train again, {OVERWRITE}"
         )
-    Checkpoints(out, 0).discard()  # what a kill left of them
+    Checkpoints(out, 0).discard()  # left by a kill
     return model
 
 

@@ -99,6 +99,7 @@ def test_too_many_bad_rows_are_an_error(shop: Path, tmp_path: Path, capsys: Any)
             'row 6 (line 7): id "A-1" appears twice (first in row 2); correct the row, or skip it',
         ),
         (["--max-bad-rows", "1"], "more than 1 bad row, the last: "),
+        (["--max-bad-rows", "3"], "name the folder of the images with --images-dir, or allow more"),
         (["--max-bad-rows", "7"], "correct them, or allow more with --max-bad-rows N"),
         (["--max-bad-rows", "-1"], "expected 0 or more"),
         (["--encoding", "klingon"], "encoding 'klingon' is unknown"),

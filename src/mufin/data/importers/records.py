@@ -1,4 +1,4 @@
-"""Rows of a table as records: which column holds what, and how a cell is read.
+"""Rows of a table as records: the role of each column, and how a cell is read.
 
 A cell holds one value, a list, or several values with a separator between them. An image is a path inside
 the folder of the table or inside `images_dir`, a URL, or bytes (alone, or as `{bytes, path}` as Hugging Face
@@ -24,7 +24,7 @@ TEST_SIZE = 64  # pixels; JPEGs decode faster at a fraction of their size
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column holds what; without `id`, rows are numbered."""
+    """The role of each column; without `id`, rows are numbered."""
 
     text: Sequence[str] = ()
     image: Sequence[str] = ()
@@ -64,7 +64,7 @@ class Columns:
         content = [*self.text, *self.image]
         if self.lenient and not set(names).intersection(content):
             raise UsageError(
-                f"{source}: no column {' or '.join(content)}; name others, such as --text title ({found})"
+                f"{source}: no column {' or '.join(content)}; name yours, such as --text name ({found})"
             )
         for name in () if self.lenient else self.wanted:
             if name not in names:

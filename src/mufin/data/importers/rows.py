@@ -1,7 +1,8 @@
 """Rows of a table, read one at a time: CSV, TSV, JSON lines or Parquet, from a file or standard input.
 
-A row knows its place as an editor shows it: in CSV the row of a spreadsheet, where the header is row 1 and a
-cell may span lines; in JSON lines the line. A row that cannot be read carries the reason; reading goes on.
+Each row carries its place as an editor shows it: in CSV the row of a spreadsheet, where the header is row 1
+and a cell may span lines; in JSON lines the line. A row that cannot be read carries the reason, and reading
+continues.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ class BadRows:
             raise CatalogueError(f"{row}; correct the row, or skip it by omitting --strict")
         if len(self.found) > self.limit:
             such = f"{self.limit:,} bad rows" if self.limit > 1 else "1 bad row"
-            message = f"more than {such}, the last: {row}; correct them, or allow more with --max-bad-rows N"
-            raise CatalogueError(message)
+            folder = (
+                "name the folder of the images with --images-dir, " if reason.endswith("not found") else ""
+            )
+            remedy = f"correct them, {folder}or allow more with --max-bad-rows N"
+            raise CatalogueError(f"more than {such}, the last: {row}; {remedy}")
 
 
 @dataclass
@@ -151,7 +155,7 @@ def _begins_with_object(file: BinaryIO) -> bool:
 
 
 def _json_rows(file: BinaryIO, encoding: str | None) -> Iterator[Row]:
-    """Yield the rows of JSON lines; blank lines are none."""
+    """Yield the rows of JSON lines; skip blank lines."""
     for number, raw in enumerate(file, start=1):
         place = f"line {number}"
         try:
@@ -185,7 +189,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 class _Lines:
-    """The lines of a text file; after a row that cannot be parsed, reading goes on at its second line."""
+    """The lines of a text file; after a row that cannot be parsed, reading continues at its second line."""
 
     def __init__(self, file: Iterable[str]) -> None:
         self.file = iter(file)
@@ -239,7 +243,7 @@ def _open_csv(file: BinaryIO, name: str, suffix: str, encoding: str | None) -> O
 def _csv_rows(
     reader: Iterator[list[str]], lines: _Lines, header: list[str], encoding: str, name: str
 ) -> Iterator[Row]:
-    """Yield the rows after the header; rows of empty cells are none."""
+    """Yield the rows after the header; skip rows of empty cells."""
     number = 1
     while True:
         lines.row.clear()
