@@ -28,7 +28,7 @@ IMAGES_PER_BATCH = 512  # between two reports of progress
 def check(folder: str | Path, decode: bool = True, progress: Progress = QUIET) -> CheckReport:
     """Report the contents and the problems of a catalogue folder; `decode` opens every image.
 
-    No content of a file makes this raise.
+    Never raises, whatever the files contain.
     """
     report = CheckReport(str(folder))
     try:

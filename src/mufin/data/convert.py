@@ -203,7 +203,7 @@ def _text(value: Any, place: str) -> str:
 
 
 def _check_file(image: str | Path) -> None:
-    """Raise a PictureError if there is no such file, so that a typing error is not an item without images."""
+    """Raise a PictureError if there is no such file, so that a typo does not pass unnoticed."""
     reject_url(image)
     if not is_file(Path(image)):
         raise PictureError("no such image file; check the path", image)

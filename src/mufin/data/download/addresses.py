@@ -1,4 +1,4 @@
-"""Limits of downloads, their failures, and which addresses may be asked."""
+"""Limits of downloads, their failures, and which addresses may be contacted."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Part:
 
 
 def require_folder(folder: Path) -> None:
-    """Raise CatalogueError unless the folder exists; tell what to do with a table."""
+    """Raise CatalogueError unless the folder exists; for a table, name the command that imports it."""
     if is_file(folder):
         raise CatalogueError(
             "a file, but expected a catalogue folder; make one with: mufin import table "
@@ -73,7 +73,7 @@ def is_file(path: Path) -> bool:
 
 
 def part(path: Path) -> Part | None:
-    """Return a file as a part of a catalogue; None if its columns are of no kind of table."""
+    """Return a file as a part of a catalogue; None if its columns match no kind of table."""
     names = jsonl.columns(path) if path.suffix == ".jsonl" else parquet.columns(path)
     kind = kind_of(path.stem, names)
     return None if kind is None else Part(path.stem, kind, path)

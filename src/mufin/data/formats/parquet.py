@@ -21,7 +21,7 @@ def open_parquet(source: Path | pa.NativeFile) -> pq.ParquetFile:
     file = pq.ParquetFile(source)
     metadata = file.metadata
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if rows != metadata.num_rows:  # reading a row group of 10¹¹ rows that do not exist does not end
+    if rows != metadata.num_rows:  # reading a row group that claims 10¹¹ rows would never end
         raise pa.ArrowInvalid(f"row groups have {rows:,} rows, but the file {metadata.num_rows:,}")
     return file
 

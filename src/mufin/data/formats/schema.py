@@ -49,7 +49,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def kind_of(name: str, columns: list[str]) -> Kind | None:
-    """Tell the kind of a table from its name and columns; None if it is not part of a catalogue."""
+    """Determine the kind of a table from its name and columns; None if it is not part of a catalogue."""
     if name in ("items", "labels"):
         return "items"
     if name == "filter":

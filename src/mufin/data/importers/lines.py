@@ -22,7 +22,7 @@ from mufin.progress import Progress
 BLOCK_BYTES = 8 << 20  # read at a time
 MAX_LINE_BYTES = 64 << 20  # a longer line is an error
 PARTS_PER_RETRY = 16  # a block that cannot be parsed is divided into this many
-FIRST_LINES = 100  # lines of which one must tell what the file is
+FIRST_LINES = 100  # first lines, one of which must reveal the format
 
 Syntax = Literal["json", "literal"]
 

@@ -66,7 +66,7 @@ def _read_folder(folder: Path) -> list[SourceTable]:
 
 
 def _listed_names(path: Path, select: Callable[[Any], Iterable[Any]]) -> list[str]:
-    """Read names of files or folders from a JSON file of a saved dataset; they must lie beside it."""
+    """Read names of files or folders from a JSON file of a saved dataset; they must be beside it."""
     try:
         names = [str(name) for name in select(safe_json.loads(path.read_bytes()))]
         if any(name in ("", "..") or name != Path(name).name or not name.isprintable() for name in names):

@@ -1,6 +1,6 @@
 """Import millions of products into a catalogue folder; only keys and row numbers stay in memory.
 
-lines → spool (id, title, URLs, category) and keys of ids bought too → pairs of rows → curation → catalogue
+lines → spool (id, title, URLs, category) and keys of also-bought ids → pairs of rows → curation → catalogue
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def import_amazon(
 
 @dataclass
 class Spool:
-    """Products on disk; per product, memory holds its key, its number of ids bought too, and a flag."""
+    """Products on disk; per product, memory holds its key, its number of also-bought ids, and a flag."""
 
     folder: Path
     keys: list[np.ndarray] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Spool:
 
     @property
     def references(self) -> Path:
-        """The file with the keys of all ids bought too, end to end."""
+        """The file with the keys of all also-bought ids, end to end."""
         return self.folder / "_references.bin"
 
     def fill(self, tables: Iterable[pa.Table]) -> None:
