@@ -31,11 +31,11 @@ class Layout:
     """Encoder configurations of a model folder, without weights."""
 
     folder: Path  # contains text/ and vision/
-    fast_on: torch.device | None = None  # set if they only predict: take the fastest form for this device
+    fast_on: torch.device | None = None  # set for prediction only: use the fastest form for this device
 
 
 def load_pretrained(load: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """Return `load(name)`, from the hub only if it is no folder; any failure is a short EncoderError."""
+    """Return `load(name)`, using the hub only if it is not a folder; failures are short EncoderErrors."""
     local = Path(name).is_dir()
     try:
         return load(name, trust_remote_code=False, local_files_only=local, **arguments)
@@ -107,7 +107,7 @@ def check_tokenizer(path: Path) -> None:
 
 @contextmanager
 def tokenizing() -> Iterator[None]:
-    """Turn a panic of the tokenizer, which is no Exception, into a ModelError: a slow regular expression."""
+    """Turn a panic of the tokenizer (no Exception; from a slow regular expression) into a ModelError."""
     try:
         yield
     except BaseException as error:
@@ -117,7 +117,7 @@ def tokenizing() -> Iterator[None]:
 
 
 def _steps(normalizer: Any) -> list[dict[str, Any]]:
-    """Return all steps of a normalizer, of sequences within sequences, too."""
+    """Return all steps of a normalizer, including those of nested sequences."""
     if normalizer is None:
         return []
     if normalizer["type"] == "Sequence":
@@ -126,7 +126,7 @@ def _steps(normalizer: Any) -> list[dict[str, Any]]:
 
 
 def _replacements(charsmap: str) -> list[bytes]:
-    """Return the replacements in a map of characters of sentencepiece: a length, a trie, then texts."""
+    """Return the replacements in a sentencepiece character map, which is a length, a trie, then texts."""
     found = base64.b64decode(charsmap)
     return found[4 + int.from_bytes(found[:4], "little") :].split(b"\0")
 

@@ -46,7 +46,7 @@ class Embedder(nn.Module):
     P(E_T(all texts and E_V(images) of the item)).
     """
 
-    device_marker: Tensor  # empty; tells the device of the embedder
+    device_marker: Tensor  # empty; its device is that of the embedder
 
     def __init__(self, config: Config, layout: Layout | None = None) -> None:
         """Load pre-trained encoders, or build those of a stored layout, whose weights are loaded later."""

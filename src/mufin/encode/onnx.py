@@ -4,7 +4,7 @@
     image.onnx   pixels (n, S, S, 3) uint8                 → rows (n, D)
     bag.onnx     rows (B, m, D), mask (B, m) bool          → vectors (B, D), of length 1
 
-Every n, T, B and m works; T is at most the maximum length.
+n, T, B and m are dynamic; T is at most the maximum length.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _write(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what the exporter says about itself, and train nothing."""
+    """Silence the exporter's messages, and disable gradients."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

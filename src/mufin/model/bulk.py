@@ -199,7 +199,7 @@ def _opened(output: Path) -> Iterator[IO[str]]:
 
 
 def _flush(file: IO[str], output: Path) -> None:
-    """Pass on to a pipe what has been written."""
+    """Flush what has been written, so that a pipe receives it."""
     if output == STDOUT:
         file.flush()
 

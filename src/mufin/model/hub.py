@@ -116,7 +116,7 @@ def push_to_hub(
 
 
 def local_folder(name: Path | str, revision: str | None = None) -> Path:
-    """Return a folder that exists as it is, without any network; else download the model `user/model`.
+    """Return an existing folder unchanged, without the network; otherwise download the model `user/model`.
 
     Only what its manifest names is downloaded, all of one commit, into the cache of `huggingface_hub`.
     """

@@ -244,7 +244,7 @@ class Mufin:
         return explain(self, as_items(item)[0], label)
 
     def without_content(self, items: Items, row: int) -> str:
-        """Say that this item has nothing that the model reads."""
+        """Describe an item without anything that the model reads."""
         name = items.ids[row].as_py() or row
         return f"item {name!r} has no text or readable image (this model reads: {self.config.modalities})"
 
@@ -273,7 +273,7 @@ class Mufin:
         change.add_labels(self, as_items(items)[0])
 
     def remove_labels(self, ids: str | Sequence[str]) -> None:
-        """Remove labels at once; the model folder loses them at the next save."""
+        """Remove labels at once, and from the model folder at the next save."""
         listed = [ids] if isinstance(ids, str) else list(ids)
         self.labels = self.labels.removed(self.labels.rows(listed))
 

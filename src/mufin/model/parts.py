@@ -152,7 +152,7 @@ def _read_items(path: Path, count: int) -> Items:
 
 
 def _read_within(file: pq.ParquetFile, columns: list[str], most: int) -> pa.Table:
-    """Read columns that take at most so many bytes: a short file may hold far more than fits in memory."""
+    """Read columns of at most `most` bytes: a small file may expand to more than fits in memory."""
     batches, size = [], 0
     for batch in file.iter_batches(LABELS_PER_ROW_GROUP, columns=columns):
         size += batch.nbytes

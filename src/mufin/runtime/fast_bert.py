@@ -3,8 +3,8 @@
 No module calls, one product for queries, keys and values, no import of transformers' modelling code (3 s).
 
 On a CPU: hardly any padding, weights in oneDNN's layout. One text of 4 to 8 words on one core, MiniLM-L6:
-10.3 ms with transformers, 5.7 ms in f32 (equal to 1e-6), 3.5 ms in bf16. A text has the same numbers in any
-company. On a GPU: padded, in bf16, recorded as CUDA graphs.
+10.3 ms with transformers, 5.7 ms in f32 (equal to 1e-6), 3.5 ms in bf16. A text gets the same numbers
+whatever else is in its batch. On a GPU: padded, in bf16, recorded as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _concatenate(parts: list[Tensor]) -> Tensor:
 class _Attention:
     """Self-attention within each of n texts, whose rows lie end to end.
 
-    Texts of as many rows go together, and each text is padded to the same length whatever its company: bf16
-    would turn other sums of the same numbers into visible differences.
+    Texts of equal row counts are grouped, and each text is padded to the same length whatever else is in the
+    batch: in bf16, summing in another order would change results visibly.
     """
 
     def __init__(self, heads: int, lengths: Tensor) -> None:
@@ -156,7 +156,7 @@ class _Attention:
             self.groups.append((len(some), size, bias))
 
     def __call__(self, qkv: Tensor) -> Tensor:
-        """Attend: queries, keys and values (N, 3H) → (N, H); further rows belong to no text."""
+        """Attend: queries, keys and values (N, 3H) → (N, H); extra rows belong to no text."""
         attended = qkv.new_zeros(len(qkv), qkv.shape[1] // 3)
         first = 0
         for n, size, bias in self.groups:

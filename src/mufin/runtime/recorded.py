@@ -1,7 +1,7 @@
 """Functions of tensors recorded as CUDA graphs.
 
-A network of a hundred small operations takes a GPU less time than Python needs to launch it, above all beside
-threads that decode images. A recorded graph is launched at once.
+A network of a hundred small operations takes a GPU less time than Python needs to launch it, especially while
+other threads decode images. A recorded graph is launched in one call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Graph:
                 function(*self.arguments)
         torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may go on allocating memory meanwhile.
+        # Other threads may allocate memory meanwhile.
         with torch.no_grad(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self.result = function(*self.arguments)
         self.graph, self.pool = graph, graph.pool()

@@ -22,13 +22,13 @@ def used_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Let `peak_memory` begin anew, where the system can."""
+    """Reset `peak_memory`, where the system allows it."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def free_memory() -> int | None:
-    """Return the memory that this process could have in all, in bytes; None if unknown."""
+    """Return the most memory that this process could use, in bytes; None if unknown."""
     limits = []
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
