@@ -24,9 +24,9 @@ _DENSE_CELLS = 1 << 23  # of the largest dense block: 32 MB of float32
 
 
 def baselines(catalogue: Catalogue, points: Split, k: int) -> dict[str, IntArray]:
-    """The labels (n, k) of both baselines by name; without those that these data do not allow.
+    """The labels (n, k) of each baseline by name, if the data allow it.
 
-    Both need the split `train`, other than the one asked for; TF-IDF needs texts and not too many points.
+    Both need a split `train` other than the one evaluated; TF-IDF needs texts and not too many points.
     """
     train = catalogue.split("train") if "train" in catalogue.splits else None
     if train is None or train is points or not len(train):

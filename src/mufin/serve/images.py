@@ -20,13 +20,13 @@ from mufin.serve.problem import Problem
 from mufin.serve.requests import service_of
 from mufin.serve.schemas import LIMITS
 
-READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the decoders that strangers may reach
+READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the decoders that requests may use
 SIDE = 1024  # pixels of the longer side of an image that is sent: enough for a page, and a bound on the work
 WRITTEN = {".jpg": "JPEG", ".webp": "WEBP"}  # all others become PNG
 
 
 def check_count(images: Iterable[Sequence[str]]) -> None:
-    """Refuse more images than the model looks at in about a second."""
+    """Refuse more images than the model processes in about a second."""
     count = sum(map(len, images))
     if count > LIMITS.images_in_all:
         raise Problem(413, f"{count} images; at most {LIMITS.images_in_all} are allowed in one call")
@@ -41,7 +41,7 @@ def check_pixels(images: Iterable[Sequence[str]]) -> None:
 
 
 def _pixels(text: str) -> int:
-    """Return width × height by the header, or 0 if it cannot be read: decoding will say why."""
+    """Return width × height by the header, or 0 if it cannot be read: decoding reports why."""
     try:
         with open_encoded(base64.b64decode(text), READ) as image:
             return image.width * image.height

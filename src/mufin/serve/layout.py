@@ -60,7 +60,7 @@ def by_category(categories: Sequence[str | None]) -> tuple[Ints, list[str]]:
 def by_cluster(vectors: Floats, texts: Sequence[str], frequency: Ints) -> tuple[Ints, list[str]]:
     """Cluster unit vectors; return the cluster of each, the largest first, and names from typical words.
 
-    A label counts for the name as far as it is nearer to its own cluster than to the others, times the
+    In naming, the weight of a label is how much nearer it is to its own cluster than to the others, times the
     logarithm of its training points.
     """
     count = min(MOST, max(1, round((len(vectors) / 2) ** 0.5)))

@@ -76,7 +76,7 @@ class Live:
             return await asyncio.to_thread(self._reload)
 
     def outdated(self) -> bool:
-        """Return whether the folder holds something else than what is served."""
+        """Return whether the folder differs from what is served."""
         folder = self.folder.resolve()
         return folder != self.state.folder or saved_checksum(folder) != _saved(self.state)["checksum"]
 

@@ -28,7 +28,7 @@ NEW = 0.25  # share of labels without a place above which the map is computed ag
 
 @dataclass(frozen=True)
 class Places:
-    """Where labels lie, as stored."""
+    """The stored positions of labels."""
 
     where: dict[str, tuple[float, float, int]]  # x, y, group
     groups: list[str]

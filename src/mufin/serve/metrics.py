@@ -1,4 +1,4 @@
-"""What the service counts and logs."""
+"""Metrics and logs of the service."""
 
 from __future__ import annotations
 

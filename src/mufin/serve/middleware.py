@@ -89,7 +89,7 @@ class Middleware:
         if given and host is None:
             raise Problem(400, "send one Host header with a name or an address, and perhaps a port")
         if self.service.settings.local and not is_loopback(host or ""):
-            raise Problem(421, "this service answers to localhost only; start it with --host to open it")
+            raise Problem(421, "this service answers only to localhost; start it with --host to open it")
 
 
 def check_site(scope: Scope) -> None:
@@ -133,7 +133,7 @@ class Body:
         return message
 
     def release(self) -> None:
-        """Give back the memory once the request is answered."""
+        """Release the memory once the request is answered."""
         self._bodies.held -= self._held
         self._held = 0
 

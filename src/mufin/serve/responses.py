@@ -1,4 +1,4 @@
-"""What answers contain: models that every answer is checked against, and examples for the schema."""
+"""The contents of answers: models that every answer is checked against, and examples for the schema."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Example(Answer):
 
 
 class Explained(Answer):
-    """How one item looks at one label."""
+    """How one item relates to one label."""
 
     query: list[Descriptor]
     label: list[Descriptor]

@@ -1,4 +1,4 @@
-"""What may be asked of the service, and how much of it."""
+"""The bodies of requests, their limits, and the settings of the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Limits:
     texts: int = 32  # per item
     text_chars: int = 20_000
     images: int = 16  # per item
-    images_in_all: int = 64  # per call: what the model looks at in about a second
+    images_in_all: int = 64  # per call: what the model processes in about a second
     image_bytes: int = 10 << 20
     image_pixels: int = 40_000_000  # by the header of the file: a bomb is refused unopened
     pixels_in_all: int = 160_000_000  # per call: what is decoded in a few seconds
@@ -39,7 +39,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Settings:
-    """How the service answers."""
+    """Settings of the service."""
 
     window: float = 0.004  # maximum batching delay in seconds
     batch: int = 32  # maximum cost of a batch; requests that cost more are long

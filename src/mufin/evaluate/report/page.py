@@ -78,7 +78,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """An item or a label with its image; labels may be marked relevant or not, or in other words."""
+    """An item or a label with its image; labels may be marked relevant or not, or with other words."""
 
     text: str
     note: str = ""

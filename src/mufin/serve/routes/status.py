@@ -22,13 +22,13 @@ async def model(request: Request) -> Any:
 
 @router.get("/healthz", response_model=responses.Health)
 async def healthz() -> Any:
-    """Say that the process is alive."""
+    """Report that the process is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", response_model=responses.Ready)
 async def readyz(request: Request) -> Any:
-    """Say that the model is loaded."""
+    """Report that the model is loaded."""
     return {"status": "ready", "model": service_of(request).live.state.version}
 
 

@@ -23,7 +23,7 @@ BEARER = HTTPBearer(auto_error=False, description="The token of a service that h
 
 
 async def writer(request: Request) -> None:
-    """Let a writing call pass, or say why not."""
+    """Allow a write, or raise a problem that explains why not."""
     settings = service_of(request).settings
     if not settings.writable:
         why = "start it with a token (MUFIN_TOKEN) to allow writing"
