@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(arguments or ["--help"], prog_name="mufin", standalone_mode=False)
-    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
         return 0
     except Exception as error:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out; torch says so with a RuntimeError."""
+    """Return whether memory ran out; torch raises a RuntimeError."""
     says = ("can't allocate memory", "out of memory")
     return isinstance(error, MemoryError) or any(text in str(error) for text in says)
 

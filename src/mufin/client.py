@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ITEMS_PER_CALL = 64  # the service takes no more, and no more images
 BYTES_PER_CALL = 8 << 20  # half of what the service takes
-BUSY = (429, 503)  # with Retry-After, nothing was done: ask again
+BUSY = (429, 503)  # with Retry-After: nothing was done, so retry
 
 
 class Descriptor(TypedDict):
@@ -110,11 +110,11 @@ class ServiceInfo(TypedDict):
 
 
 class Client:
-    """A service at an address; connections are kept, and threads may share a client.
+    """A client of a running service; connections are reused, and threads may share a client.
 
-    Items are what `Mufin.recommend` takes. An `Item` with nothing but an id is that item of the service's
-    catalogue. Many items are sent in several calls. A busy service is asked again until
-    `timeout` seconds have passed; then, and for every other failure, a call raises a ServiceError.
+    Items are those that `Mufin.recommend` accepts; an `Item` with only an id names an item of the service's
+    catalogue. Many items are sent in several requests. Requests to a busy service are retried for up to
+    `timeout` seconds; after that, and for any other failure, a call raises a ServiceError.
 
     >>> with Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
     ...     client.recommend(Item(texts=["oak desk"], images=["desk.jpg"]), k=3)
@@ -219,7 +219,7 @@ class Client:
         queries = list(_queries(as_items(items)[0]))
         lists = [[ids] if isinstance(ids, str) else list(ids) for ids in labels]
         if len(queries) != len(lists):
-            raise UsageError(f"{len(queries)} items, but {len(lists)} lists of labels; give one per item")
+            raise UsageError(f"{len(queries)} items, but {len(lists)} lists of labels; provide one per item")
         done = 0
         for some in _chunks(queries):
             body = {"items": some, "labels": lists[done : done + len(some)]}
@@ -243,7 +243,7 @@ class Client:
                     parts = [part[: len(part) // 2], part[len(part) // 2 :], *parts]
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer; wait for a busy service as long as it asks for."""
+        """Return the JSON answer; while the service is busy, retry after the time it names."""
         content = None if body is None else json.dumps(body).encode()
         deadline = time.monotonic() + self.timeout
         while True:
@@ -284,7 +284,7 @@ def _content(item: Item) -> dict[str, Any]:
 
 
 def _encoded(picture: Picture) -> bytes:
-    """Return an image in a format that the service takes."""
+    """Return an image in a format that the service accepts."""
     encoded = read_bytes(picture)
     return read_bytes(open_picture(encoded)) if suffix_of(encoded) in (".tif", ".bin") else encoded
 
@@ -312,7 +312,7 @@ def _retry_after(response: httpcore.Response) -> float | None:
 
 
 def _detail(response: httpcore.Response) -> str:
-    """Return what the service says about an error, or the status if something else answers."""
+    """Return the detail of an error, or the status if the response is not the service's."""
     try:
         return str(json.loads(response.content)["detail"])
     except (ValueError, KeyError, TypeError):

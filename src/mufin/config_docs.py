@@ -25,7 +25,7 @@ OWN = ("run", "sets", "version", "seed")  # how to run, not what to compute
 
 @dataclass(frozen=True)
 class Setting:
-    """All that there is to say about a setting."""
+    """The documentation of a setting."""
 
     name: str  # section.key
     meaning: str

@@ -22,7 +22,7 @@ def count(number: int, noun: str) -> str:
 
 
 class Task(Protocol):
-    """A running task: `advance(3, loss=0.2)`; `at("epoch 4 of 30")` says where it is."""
+    """A running task: `advance(3, loss=0.2)`; `at("epoch 4 of 30")` shows its position."""
 
     def advance(self, n: int = 1, **shown: float) -> None: ...
     def at(self, where: str) -> None: ...
@@ -63,7 +63,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def remaining(self, of_task: float) -> str:
-        """Say how long it takes, if the task takes so many seconds more."""
+        """Format the time left, given the seconds that the task still needs."""
         return f"{of_task:.0f} s left"
 
     def stage_of(self, name: str) -> str:
@@ -77,8 +77,8 @@ QUIET = Progress(quiet=True)
 class Stages(Progress):
     """Progress of a job in stages, such as a training; `expected` has the seconds of each, 0 if unknown.
 
-    The time left is the task's at its current pace, and that of later stages as expected, corrected by how
-    long stages have taken so far.
+    The time left is that of the current task at its present pace plus the expected time of later stages,
+    scaled by how much longer or shorter than expected the stages have taken so far.
     """
 
     def __init__(self, expected: Mapping[str, float], quiet: bool = False) -> None:
@@ -120,7 +120,7 @@ class Stages(Progress):
 
 
 def roughly(seconds: float) -> str:
-    """Format a duration that is only estimated.
+    """Format an estimated duration.
 
     >>> roughly(42.4), roughly(192), roughly(5000)
     ('42 s', '3 min', '1 h 23 min')

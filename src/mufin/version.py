@@ -1,3 +1,3 @@
-"""The version of the library, known even where it runs from its source without being installed."""
+"""The version of the library, available even when running from source."""
 
 VERSION = "0.1.0"

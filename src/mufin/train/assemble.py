@@ -35,7 +35,7 @@ SCALE_SAMPLE = 2000  # training pairs used to estimate the scale of untrained la
 
 @dataclass(frozen=True)
 class Trained:
-    """What the modules leave: networks, all that they embed, and the data."""
+    """The result of the modules: networks, all embeddings, and the data."""
 
     networks: Networks
     embedded: Embedded

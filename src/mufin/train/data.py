@@ -109,7 +109,7 @@ class TrainingData:
 
 
 def numbered_texts(items: Items) -> Features:
-    """Return features that only tell equal texts from different ones, without reading any."""
+    """Return features that only distinguish equal texts from different ones, without encoding any."""
     offsets, texts = items.flat_texts()
     which = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
     rows = Ragged(np.zeros((0, 1), np.float32), np.zeros(1, np.int64))
@@ -117,7 +117,7 @@ def numbered_texts(items: Items) -> Features:
 
 
 def catalogue_hashes(catalogue: Catalogue, points: Split) -> dict[str, str]:
-    """Return hashes of all that training reads of the catalogue, by what a user calls it."""
+    """Return hashes of all that training reads of the catalogue, by the name that a user knows."""
     items, labels = catalogue.items, catalogue.labels
     found = {"label ids": _hash(keys(labels.ids.to_pylist()))}
     if labels is not items:

@@ -33,7 +33,7 @@ class Trainer(Protocol):
 
     @property
     def kept(self) -> Mapping[str, Tensor]:
-        """Tensors to keep with a checkpoint, since the weights of today do not reproduce them."""
+        """Tensors to keep with a checkpoint, since the current weights cannot reproduce them."""
 
     def refreshes(self, epoch: int) -> bool:
         """Whether `start` computes anything from weights that are being trained."""
@@ -77,7 +77,7 @@ class Epochs:
         self.best, self.without_gain = 0.0, 0  # P@1, and validations since
 
     def run(self, validate: Callable[[], float] | None = None) -> None:
-        """Run all epochs that are left."""
+        """Run the remaining epochs."""
         saved = self._saved()
         if saved is not None:
             self.epoch, self.done, self.mean_loss = saved["epoch"], saved["done"], saved["loss"]
@@ -108,7 +108,7 @@ class Epochs:
         return self.epoch * self.per_epoch + self.done
 
     def _batches(self, saved: State | None) -> Iterator[Tensor]:
-        """Yield the batches that are left of the current epoch."""
+        """Yield the remaining batches of the current epoch."""
         trainer, context = self.trainer, self.context
         if saved is not None:
             self.random, self.anchor = self._own_part(saved)["random_at_start"], saved["anchor"]
@@ -177,7 +177,7 @@ class Epochs:
         return saved.state
 
     def _restore(self, saved: State) -> None:
-        """Bring networks, optimizers and random states to where the killed run stopped."""
+        """Restore networks, optimizers and random states to where the killed run stopped."""
         own = self._own_part(saved)
         for name, state in {**saved["modules"], **own["modules"]}.items():
             load_trained_state(self.trainer.modules[name], state)
@@ -185,7 +185,7 @@ class Epochs:
         self.context.load_state_dict(own["random"])
 
     def _own_part(self, saved: State) -> State:
-        """Return what a checkpoint holds of this rank alone."""
+        """Return the part of a checkpoint that belongs to this rank alone."""
         own: State = saved["ranks"][self.ranks.rank]
         return own
 

@@ -106,7 +106,7 @@ class Tuner:
 
     @property
     def kept(self) -> dict[str, Tensor]:
-        """T_i is drawn from these shortlists, which earlier weights made."""
+        """T_i is drawn from these shortlists, computed with earlier weights."""
         return {"shortlist": self.negatives.labels}
 
     def refreshes(self, epoch: int) -> bool:
@@ -149,7 +149,7 @@ class Tuner:
         return Sample(points, own, shared_labels(self.data.n_labels, own, settings.sampled, generator))
 
     def step(self, points: Tensor) -> Tensor:
-        """Train on these datapoints (B,) and return the loss, to which each rank adds that of its own."""
+        """Train on these datapoints (B,) and return the loss; each rank adds that of its own."""
         ranks, (of_labels, of_points) = self.data.ranks, self.owners
         sample, of_sample = self.sample(points), of_points[points]
         own = sample.only(ranks.owns(of_sample)) if ranks.size > 1 else sample

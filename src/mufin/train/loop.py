@@ -32,7 +32,7 @@ def seeded(seed: int, device: torch.device = CPU) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Event:
-    """What callbacks hear of: the loss every few steps, the P@1 of held-out points after some epochs."""
+    """What callbacks receive: the loss every few steps, the P@1 of held-out points after some epochs."""
 
     module: str  # "pretrain" or "finetune"
     epoch: int  # from 0

@@ -42,7 +42,7 @@ class Sample:
         return ""
 
     def prepare(self, descriptors: Sequence[Any]) -> Ragged:
-        """Return made rows for these descriptors."""
+        """Return synthetic rows for these descriptors."""
         chosen = np.arange(len(descriptors)) % len(self.rows)
         lengths = self.rows.lengths[chosen]
         if (lengths == 1).all():
@@ -56,7 +56,7 @@ class Miniature:
     """Training data of a part of the catalogue, and that part."""
 
     data: TrainingData
-    encoded: TrainingData  # with made outputs of trained encoders; the same data if none is trained
+    encoded: TrainingData  # with synthetic outputs of trained encoders; the same data if none is trained
     catalogue: Catalogue
     samples: Mapping[str, Sample]
     reading_seconds: float  # of signals, per item
@@ -119,7 +119,7 @@ def _some(rng: np.random.Generator, numbers: Ints, most: int) -> Ints:
 
 
 def _features(items: Items, signals: Sequence[Signal], samples: Mapping[str, Sample]) -> Features:
-    """Return made features, with what the signals read of these items."""
+    """Return synthetic features, with what the signals read of these items."""
     features = extract(items, samples["texts"], samples.get("images"), cached=False)
     readings = {}
     for signal in signals:
@@ -132,7 +132,7 @@ def _features(items: Items, signals: Sequence[Signal], samples: Mapping[str, Sam
 
 
 def _encoded(embedder: Embedder, data: TrainingData) -> TrainingData:
-    """Return data with made outputs in place of trained encoders; the same data if none is trained."""
+    """Return data with synthetic outputs in place of trained encoders; the same data if none is trained."""
     labels = _encoded_features(embedder, data.labels)
     if labels is data.labels:
         return data

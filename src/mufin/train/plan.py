@@ -36,7 +36,7 @@ MODELS = 2  # alive while assembling: the draft that the mixture is fitted on, a
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage will take."""
+    """The cost of one stage."""
 
     name: str
     seconds: float
@@ -47,7 +47,7 @@ class Stage:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a training will take: time, memory and disk space, in all and per stage.
+    """The cost of a training: time, memory and disk space, in total and per stage.
 
     >>> Plan([Stage("encoding", 192.0, 1_140_000_000, 0, 0)], {}, {"model": 240_000_000}, 0.0)
     About 3 min, 1.1 GB of memory, 240 MB on disk
@@ -225,7 +225,7 @@ def _epochs(
 
 
 def _sampled(each: Encoding) -> Encoding:
-    """Return what of an encoding was in memory during calibration."""
+    """Return the part of an encoding that was in memory during calibration."""
     return replace(each, count=each.sampled, new=0)
 
 

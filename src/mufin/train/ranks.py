@@ -1,6 +1,6 @@
 """Ranks: the processes of one training, each with a share of the data and of the classifiers.
 
-torchrun starts them; a single process is rank 0 of 1 and pays nothing for any of this. Every rank draws the
+torchrun starts them; a single process is rank 0 of 1, at no extra cost. Every rank draws the
 same batches and owns some points and labels: it reads features, encodes, searches and keeps classifiers only
 for those. The loss of a step is the sum of what each rank adds to it, and so are its gradients:
 
@@ -38,7 +38,7 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Meet the other processes of a torchrun; without one, return the only rank."""
+        """Connect to the other processes of a torchrun; without one, return the only rank."""
         if not several_processes():
             return cls()
         on_gpus = device != "cpu" and torch.cuda.is_available()
@@ -150,7 +150,7 @@ class Ranks:
         return [value] if values is None else values
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
         self.agree(None)
         self.collect(None)
 
@@ -164,7 +164,7 @@ def several_processes() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is the only one or rank 0, known before the ranks meet."""
+    """Whether this process is the only one or rank 0, known before the ranks connect."""
     return os.environ.get("RANK", "0") == "0"
 
 

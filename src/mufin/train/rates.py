@@ -1,4 +1,4 @@
-"""What a plan is computed from: the sizes of a catalogue, and what was measured on this machine."""
+"""The inputs of a plan: the sizes of a catalogue, and rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a catalogue is, or the part of it that rates were measured on."""
+    """The size of a catalogue, or of the part that rates were measured on."""
 
     points: int  # N
     labels: int  # L
@@ -66,7 +66,7 @@ class Rates:
     fixed_folder: int  # bytes of the saved model that do not depend on the catalogue
     label_folder: float  # bytes per label
     point_folder: float  # bytes per remembered point
-    peak: int  # memory in use at most, bytes
+    peak: int  # peak memory in use, bytes
     gpu_peak: int = 0
 
 
@@ -75,7 +75,7 @@ class Effort:
     """How much a calibration measures."""
 
     sample: Mapping[str, int]  # descriptors that are encoded
-    steps: int  # timed, after one that is not; it also allocates the state of the optimizer
+    steps: int  # timed, after an untimed one that also allocates the optimizer's state
     rows: int  # embedded by trained encoders
 
 
