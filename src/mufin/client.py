@@ -252,7 +252,7 @@ class Client:
                 return json.loads(response.content)
             wait = _retry_after(response)
             if response.status not in BUSY or wait is None or time.monotonic() + wait >= deadline:
-                raise ServiceError(f"{self.address} says: {_detail(response)}", response.status)
+                raise ServiceError(f"{self.address}: {_detail(response)}", response.status)
             time.sleep(wait)
 
     def _send(self, method: str, path: str, content: bytes | None, seconds: float) -> httpcore.Response:

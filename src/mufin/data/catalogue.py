@@ -31,6 +31,7 @@ from mufin.data.split import (
 )
 from mufin.data.write import Format, write_folder
 from mufin.errors import CatalogueError, InputTypeError, UsageError
+from mufin.progress import count
 
 if TYPE_CHECKING:
     from mufin.data.convert import Frame
@@ -177,7 +178,8 @@ class Catalogue:
 
     def __repr__(self) -> str:
         splits = ", ".join(self.splits) or "none"
-        return f"Catalogue({len(self.items):,} items, {len(self.labels):,} labels, splits: {splits})"
+        sizes = f"{count(len(self.items), 'item')}, {count(len(self.labels), 'label')}"
+        return f"Catalogue({sizes}, splits: {splits})"
 
     def _repr_html_(self) -> str:
         first = self.items[: html.ROWS // 2]

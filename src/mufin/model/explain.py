@@ -17,6 +17,7 @@ from mufin.encode.attention import CrossAttention
 from mufin.encode.bag import Bag
 from mufin.errors import UsageError
 from mufin.model.hits import Hit
+from mufin.progress import count
 from mufin.rank.ranker import Ranker
 from mufin.signals.evidence import unique
 
@@ -60,7 +61,9 @@ class Explanation:
         parts = ", ".join(f"{name} {part:+.2f}" for name, part in self.hit.parts.items())
         near = ", ".join(one.label for one in self.nearest[:3])
         lines = [f"rank {self.rank}: {self.hit}", f"score {self.hit.score:.2f} = {parts}"]
-        return "\n".join([*lines, f"in {self.frequency:,} training points; near {near or 'no other label'}"])
+        return "\n".join(
+            [*lines, f"in {count(self.frequency, 'training point')}; near {near or 'no other label'}"]
+        )
 
     def _repr_html_(self) -> str:
         rows = [

@@ -26,7 +26,7 @@ from mufin.model import change
 from mufin.model.explain import Explanation, explain
 from mufin.model.hits import Hit, HitLists, Hits, Ranked
 from mufin.model.labels import Labels
-from mufin.progress import SILENT, Task
+from mufin.progress import SILENT, Task, count
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import sample
 from mufin.retrieve.build import Index, build_index
@@ -93,7 +93,7 @@ class Mufin:
         return descriptions | {RARITY: "how rare the label is"}
 
     def __repr__(self) -> str:
-        return f"Mufin({len(self.labels):,} labels, D = {self.config.embed.dim})"
+        return f"Mufin({count(len(self.labels), 'label')}, D = {self.config.embed.dim})"
 
     def __copy__(self) -> Mufin:
         """Share all parts; `copy.deepcopy` and pickle go through the files of a model folder."""

@@ -28,7 +28,7 @@ from mufin.evaluate.report.metrics import (
 from mufin.evaluate.report.page import Page, Section
 from mufin.evaluate.score import DEPTH, encode_points, predict_from, score_predictions
 from mufin.model.mufin import Mufin
-from mufin.progress import QUIET, Progress
+from mufin.progress import QUIET, Progress, count
 from mufin.version import VERSION
 
 __all__ = ["check_report", "write_report"]
@@ -89,13 +89,13 @@ def _summary(data: ReportData, split: str, source: str) -> list[tuple[str, str]]
     folder, saved = next(iter(model.saved.items()), (None, {}))
     preset, changed = nearest_preset(model.config)
     trained = saved.get("library", "")
-    size = f"{len(catalogue.items):,} items, {len(catalogue.labels):,} labels"
+    size = f"{count(len(catalogue.items), 'item')}, {count(len(catalogue.labels), 'label')}"
     return [
         ("run", f"{folder.name} ({folder})" if folder else "a model in memory"),
-        ("model", f"{len(model.labels):,} labels, D = {model.config.embed.dim}"),
+        ("model", f"{count(len(model.labels), 'label')}, D = {model.config.embed.dim}"),
         ("preset", f"{preset}, with {', '.join(changed)}" if changed else preset),
         ("catalogue", f"{source}: {size}" if source else size),
-        ("split", f"{split}, {len(data):,} datapoints"),
+        ("split", f"{split}, {count(len(data), 'datapoint')}"),
         ("date", f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC"),
         ("version", f"mufin {VERSION}" + (f", trained with {trained}" if trained else "")),
     ]

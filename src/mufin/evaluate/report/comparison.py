@@ -13,6 +13,7 @@ from mufin.evaluate.bins import POPULARITY_BINS
 from mufin.evaluate.compare import Comparison
 from mufin.evaluate.report.figures import Draw, Theme, clean_axes, truncate
 from mufin.evaluate.report.page import Figure, Page, Rows, Section, Table, Text
+from mufin.progress import count
 from mufin.version import VERSION
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _by_popularity(comparison: Comparison) -> Section:
     values = np.array([run.bins for run in comparison.runs.values()])
     kinds = ["rarest", *([""] * (POPULARITY_BINS - 2)), "most popular"]
     sizes = comparison.bin_sizes
-    ticks = [f"{size:,} labels\n{kind}" for size, kind in zip(sizes, kinds, strict=True)]
+    ticks = [f"{count(size, 'label')}\n{kind}" for size, kind in zip(sizes, kinds, strict=True)]
     rows: Rows = [[f"bin {i + 1}", size, *values[:, i].tolist()] for i, size in enumerate(sizes)]
     caption = (
         f"Contributions to R@10 by label popularity, in {POPULARITY_BINS} bins with about the same number of "

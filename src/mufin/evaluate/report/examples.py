@@ -11,6 +11,7 @@ from mufin.data.ragged import Ints
 from mufin.encode.features import Groups
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.page import Block, Gallery, QueryRow, Rows, Section, Table, Text
+from mufin.progress import count
 from mufin.signals.base import marked
 
 Modality = Literal["both", "text", "image"]
@@ -29,7 +30,7 @@ def examples_section(data: ReportData) -> Section:
     labelled = np.flatnonzero(np.diff(data.points.relevance.indptr) > 0)
     rows = [
         QueryRow(
-            data.point_card(int(i), f"{len(data.truth(int(i)))} relevant labels"),
+            data.point_card(int(i), count(len(data.truth(int(i))), "relevant label")),
             data.hit_cards(int(i), HITS_PER_QUERY),
         )
         for i in data.sample(EXAMPLE_QUERIES, labelled)

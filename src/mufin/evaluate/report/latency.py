@@ -12,6 +12,7 @@ from mufin.encode.features import Groups
 from mufin.evaluate.report.data import ReportData
 from mufin.evaluate.report.figures import Theme, clean_axes
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
+from mufin.progress import count
 from mufin.runtime.autograd import inference_mode
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def latency_section(data: ReportData) -> Section:
         clean_axes(axes, theme, "x")
 
     device = data.model.labels.alive.device.type
-    kind = f"{device}, {torch.get_num_threads()} threads" if device == "cpu" else device
+    kind = f"{device}, {count(torch.get_num_threads(), 'thread')}" if device == "cpu" else device
     batched = data.predictions.ms_per_point
     return Section(
         "latency",

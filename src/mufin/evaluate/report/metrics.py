@@ -16,6 +16,7 @@ from mufin.evaluate.report.data import ReportData, half_width
 from mufin.evaluate.report.figures import Theme, clean_axes, truncate
 from mufin.evaluate.report.page import Figure, Rows, Section, Table, Text
 from mufin.evaluate.score import score_predictions, training_relevance
+from mufin.progress import count
 from mufin.signals.base import marked
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def popularity_section(data: ReportData) -> Section:
         bars = axes.bar(x, found, color=theme.good, width=0.7, label="found in the top 10")
         axes.bar_label(bars, [f"{value:.1f}" for value in found], padding=2)
         axes.set_xticks(
-            x, [f"{size:,} labels\nseen {seen}" for size, seen in zip(sizes, ranges, strict=True)]
+            x, [f"{count(size, 'label')}\nseen {seen}" for size, seen in zip(sizes, ranges, strict=True)]
         )
         axes.set_xlabel("labels by number of training points")
         axes.set_ylabel("contribution to R@10, %")
