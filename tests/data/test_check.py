@@ -46,6 +46,7 @@ def test_every_problem_is_found_with_its_line(folder: Folder, picture: Callable[
         b'{"id": "c"}',
         b'{"id": "a", "title": "again"}',
         b'{"id": "d", "title": "' + b"x" * 20_000 + b'"}',
+        b'{"id": "e", "title": "<p>E &amp; F</p>"}',
     ]
     train = [
         {"id": "a", "labels": ["b", "b", "ghost"]},
@@ -62,6 +63,7 @@ def test_every_problem_is_found_with_its_line(folder: Folder, picture: Callable[
         "duplicate id": ("error", "items.jsonl", 6),
         "neither text nor image": ("warning", "items.jsonl", 5),
         "longer than 10,000 characters": ("warning", "items.jsonl", 7),
+        "contains HTML": ("warning", "items.jsonl", 8),
         "image file not found": ("warning", "items.jsonl", 1),
         "image cannot be read; the item": ("warning", "items.jsonl", 3),
         "unknown item id": ("error", "train.jsonl", 3),
@@ -80,7 +82,7 @@ def test_every_problem_is_found_with_its_line(folder: Folder, picture: Callable[
     assert len(report.problems) == len(places)
     assert not report.usable
     assert json.loads(json.dumps(report.to_json()))["usable"] is False
-    assert report.lines()[-1] == "Not usable: 4 errors, 11 warnings."
+    assert report.lines()[-1] == "Not usable: 4 errors, 12 warnings."
 
 
 def test_a_long_list_is_cut_and_counted(folder: Folder) -> None:

@@ -21,6 +21,7 @@ from mufin.errors import MufinError, PictureError
 from mufin.progress import QUIET, Progress
 
 LONG_TEXT = 10_000  # characters; encoders read only the first few dozen words
+HTML = r"</[a-z]+[0-9]?>|<br */?>|&(amp|lt|gt|quot|nbsp|#[0-9]+);"  # a closing tag, <br>, or an entity
 NOT_FOUND = "no such file"
 IMAGES_PER_BATCH = 512  # between two reports of progress
 
@@ -115,11 +116,18 @@ class _FolderCheck:
         texts, images = np.diff(offsets), np.diff(items.pictures.offsets)
         empty = np.flatnonzero((texts == 0) & (images == 0))
         checked.add("warning", "item has neither text nor image; it cannot be found", empty, ids)
-        long = np.flatnonzero(pc.greater(pc.utf8_length(flat), LONG_TEXT).to_numpy(zero_copy_only=False))
-        rows = np.unique(np.searchsorted(offsets, long, side="right") - 1)
-        checked.add(
-            "warning", f"text longer than {LONG_TEXT:,} characters; only its beginning is read", rows, ids
-        )
+        warnings = {
+            f"text longer than {LONG_TEXT:,} characters; only its beginning is read": pc.greater(
+                pc.utf8_length(flat), LONG_TEXT
+            ),
+            "text contains HTML, which is read as words; remove tags and entities": (
+                pc.match_substring_regex(flat, HTML)
+            ),
+        }
+        for warning, found in warnings.items():
+            places = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+            rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+            checked.add("warning", warning, rows, ids)
         self._check_images(checked, items)
         return texts, images
 
