@@ -27,6 +27,7 @@ STAGES = [
     ["signals"],
     ["model"],
     ["train"],
+    ["distributed"],
     ["evaluate", "serve", "client", "sklearn"],
     ["commands"],
     ["cli"],

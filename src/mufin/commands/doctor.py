@@ -27,6 +27,7 @@ EXTRAS = {  # extra → modules that it installs
     "sklearn": ("sklearn",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "tensorboard": ("tensorboard",),
+    "ray": ("ray",),
 }
 LOW_DISK = 1e9  # bytes
 

@@ -167,6 +167,24 @@ class RunOptions:
         return Progress(self.quiet or self.json)
 
 
+@dataclass(frozen=True)
+class RayOptions:
+    """Whether to spread the work over a Ray cluster, and which."""
+
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Spread the work over a Ray cluster, or the cores of this machine.")
+    ] = False
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="HOST:PORT of the cluster, or auto; implies --ray."),
+    ] = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to use Ray."""
+        return self.ray or self.ray_address is not None
+
+
 def names_of(text: str) -> list[str]:
     """Return the names in a comma-separated list."""
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +17,7 @@ from mufin.commands.options import (
     Input,
     OnlySplit,
     Overwrite,
+    RayOptions,
     Run,
     RunOptions,
     TableOptions,
@@ -24,7 +27,7 @@ from mufin.commands.options import (
 from mufin.errors import UsageError
 
 if TYPE_CHECKING:
-    from mufin.model.bulk import Summary
+    from mufin.model.bulk import Summary, Wanted
 
 STDOUT = Path("-")
 
@@ -39,7 +42,8 @@ class PredictOptions:
             "-o",
             "--output",
             metavar="OUTPUT",
-            help="The .csv, .tsv, .jsonl or .parquet file to write, or - for standard output.",
+            help="The .csv, .tsv, .jsonl or .parquet file to write, or - for standard output; a folder with "
+            "--ray.",
         ),
     ] = STDOUT
     overwrite: Overwrite = False
@@ -51,7 +55,14 @@ class PredictOptions:
 
 
 @grouped
-def predict(run: Run, input: Input, labels: PredictOptions, table: TableOptions, how: RunOptions) -> None:
+def predict(
+    run: Run,
+    input: Input,
+    labels: PredictOptions,
+    table: TableOptions,
+    how: RunOptions,
+    ray: RayOptions,
+) -> None:
     """Write the best labels of many items to a file or to standard output.
 
     Each row gives one line: `id`, `labels`, `scores`, `probabilities`, and for a bad row `error`. The lists
@@ -59,21 +70,29 @@ def predict(run: Run, input: Input, labels: PredictOptions, table: TableOptions,
     of a catalogue: id, title, texts, images. Standard input is CSV, TSV or JSON lines; each line is answered
     at once. Standard output is CSV if the input is, else JSON lines.
 
+    With --ray, a .parquet file or a folder of them becomes a folder of .parquet files with the same answers.
+    Whatever stops the command, the same command goes on with what is missing.
+
     \b
     Example:
       mufin predict runs/shop new.csv --id sku --text title --image photo -o predictions.csv -k 5
       tail -f new.jsonl | mufin predict runs/shop - --min-probability 0.5
+      mufin predict runs/shop new.parquet -o predictions/ --ray
     """
     started = time.monotonic()
     from mufin.model import bulk
     from mufin.model.blocks import Source
 
+    if ray.wanted:
+        wanted = bulk.Wanted(labels.k, labels.min_probability, table.separator)
+        places = _Places(run, input, labels.output, labels.split, labels.overwrite)
+        return _by_ray(places, wanted, table, how, ray)
     _check_output(labels.output, (".csv", ".tsv", ".jsonl", ".parquet"), labels.overwrite, input, how)
     wanted = bulk.Wanted(labels.k, labels.min_probability, table.separator)
     model = how.load(run)
     source = Source.of(input, model, labels.split, table.columns())
     done = bulk.predict_file(model, source, labels.output, wanted, how.progress())
-    _report(done, labels.output, started, how)
+    return _report(done, labels.output, started, how)
 
 
 @grouped
@@ -82,13 +101,14 @@ def embed(
     input: Input,
     table: TableOptions,
     how: RunOptions,
+    ray: RayOptions,
     output: Annotated[
         Path,
         typer.Option(
             "-o",
             "--output",
             metavar="OUTPUT",
-            help="The .npy, .parquet or .jsonl file to write, or - for standard output.",
+            help="The .npy, .parquet or .jsonl file to write, or - for standard output; a folder with --ray.",
         ),
     ] = STDOUT,
     split: OnlySplit = None,
@@ -98,20 +118,64 @@ def embed(
 
     Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy, else rows with
     `id` and `vector`. Bad rows and items that the model cannot read have the vector 0. The input is read as
-    by `mufin predict`.
+    by `mufin predict`, also with --ray.
 
     \b
     Example:
       mufin embed runs/shop shop/ -o vectors.npy
+      mufin embed runs/shop new.parquet -o vectors/ --ray
     """
     started = time.monotonic()
     from mufin.model import bulk
     from mufin.model.blocks import Source
 
+    if ray.wanted:
+        return _by_ray(_Places(run, input, output, split, overwrite), None, table, how, ray)
     _check_output(output, (".npy", ".parquet", ".jsonl"), overwrite, input, how)
     model = how.load(run)
     source = Source.of(input, model, split, table.columns())
-    _report(bulk.embed_file(model, source, output, how.progress()), output, started, how)
+    return _report(bulk.embed_file(model, source, output, how.progress()), output, started, how)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What to read, and where results go."""
+
+    run: Path
+    input: Path
+    output: Path
+    split: str | None
+    overwrite: bool
+
+
+def _by_ray(
+    places: _Places, wanted: Wanted | None, table: TableOptions, how: RunOptions, ray: RayOptions
+) -> None:
+    """Predict, or embed if no labels are wanted, by workers of a Ray cluster."""
+    started = time.monotonic()
+    from mufin.distributed.predict import Job, predict_parts
+
+    if places.output == STDOUT:
+        raise UsageError("--ray writes a folder of Parquet files; name one with -o FOLDER")
+    if places.split is not None:
+        raise UsageError("--split needs a catalogue folder, but --ray reads .parquet files; omit one of them")
+    job = Job(
+        places.run, places.input, places.output, wanted,
+        columns=table.columns(), device=how.device, exact=how.exact,
+    )  # fmt: skip
+    with _resumable():
+        done = predict_parts(job, how.progress(), ray.ray_address, places.overwrite)
+    _report(done, places.output, started, how)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """After Ctrl-C, say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped. The same command goes on with what is missing.", err=True)
+        raise
 
 
 def _check_output(

@@ -14,20 +14,34 @@ import typer
 
 from mufin.commands import printing
 from mufin.commands.config import chosen_settings
-from mufin.commands.options import Device, Folder, Json, NewRun, Quiet, Settings, Variant
+from mufin.commands.options import (
+    Device,
+    Folder,
+    Json,
+    NewRun,
+    Quiet,
+    RayOptions,
+    Settings,
+    Variant,
+    grouped,
+)
 from mufin.errors import MufinError, UsageError
 from mufin.progress import roughly
 from mufin.runtime.usage import gigabytes
 
 if TYPE_CHECKING:
+    from mufin.config import Config
     from mufin.data.catalogue import Catalogue
+    from mufin.progress import Progress
     from mufin.train.checkpoint import IfExists
     from mufin.train.plan import Plan
 
 
+@grouped
 def train(
     folder: Folder,
     output: NewRun,
+    ray: RayOptions,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="best (the default), fast or paper.")
     ] = None,
@@ -65,7 +79,8 @@ def train(
     """Train a model on a catalogue.
 
     First spends a few seconds estimating time, memory and disk space, and stops if memory or disk space is
-    too small. With --resume, a stopped or killed training continues and ends with the same model.
+    too small. With --resume, a stopped or killed training continues and ends with the same model. With --ray,
+    the workers of a cluster first encode all texts and images into the feature cache.
 
     \b
     Example:
@@ -104,6 +119,8 @@ def train(
             refuse(output, existing)
         planned, finished = None, resume and is_finished(output)
         with _resumable():
+            if ray.wanted and not plan and not finished:
+                _encode_by_ray(folder, catalogue, used, split, progress, ray)
             if plan or not (several_processes() or finished):
                 planned = plan_training(catalogue, used, split, progress, quick=not plan)
                 if plan:
@@ -130,6 +147,21 @@ def train(
     done = "This training had already finished" if finished else f"Trained on {labels} in {took}{found}"
     typer.echo(f"{done}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
+
+
+def _encode_by_ray(
+    folder: Path, catalogue: Catalogue, config: Config, split: str, progress: Progress, ray: RayOptions
+) -> None:
+    """Fill the feature cache by workers of a Ray cluster."""
+    from mufin.distributed.encode import fill_cache
+    from mufin.train.ranks import several_processes
+
+    if several_processes():
+        raise UsageError(
+            "--ray cannot be used under torchrun; fill the cache first, without torchrun: "
+            "mufin train … --ray, and stop it when encoding has ended"
+        )
+    fill_cache(folder, catalogue, config, split, progress, ray.ray_address)
 
 
 @contextmanager

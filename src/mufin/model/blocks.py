@@ -27,6 +27,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Span:
+    """Some rows of a Parquet file, which may follow other files."""
+
+    rows: range
+    before: int = 0  # rows of earlier files
+
+
+@dataclass(frozen=True)
 class Block:
     """Items to process together."""
 
@@ -48,16 +56,22 @@ class Source:
 
     @classmethod
     def of(
-        cls, path: Path, model: Mufin, split: str | None = None, columns: Columns = ITEM_COLUMNS
+        cls,
+        path: Path,
+        model: Mufin,
+        split: str | None = None,
+        columns: Columns = ITEM_COLUMNS,
+        span: Span | None = None,
     ) -> Source:
-        """Open a catalogue folder, one of its splits, a table, or standard input (`-`)."""
+        """Open a catalogue folder, one of its splits, a table, some of its rows, or standard input (`-`)."""
         if path.is_dir():
             return _from_catalogue(path, model, split)
         if split is not None:
             raise UsageError(f"{path} is not a catalogue folder, so it has no split {split!r}; omit --split")
         if model.config.modalities == "text":
             columns = replace(columns, image=())
-        table = open_table(path, columns.wanted, columns.encoding)
+        rows = None if span is None else span.rows
+        table = open_table(path, columns.wanted, columns.encoding, rows)
         if table.names is not None:
             try:
                 columns.check(table.names, table.name)
@@ -66,7 +80,8 @@ class Source:
                 raise
         bad = BadRows(columns.max_bad_rows)
         is_csv = table.names is not None and path.suffix != ".parquet"
-        blocks = _table_blocks(table, path, model, columns, bad)
+        first = 1 if span is None else 1 + span.before + span.rows.start
+        blocks = _table_blocks(table, path, model, columns, bad, first)
         return cls(blocks, table.total, is_csv=is_csv, bad_rows=bad.found)
 
 
@@ -88,9 +103,9 @@ def _from_catalogue(path: Path, model: Mufin, split: str | None) -> Source:
 
 
 def _table_blocks(
-    table: OpenTable, path: Path, model: Mufin, columns: Columns, bad: BadRows
+    table: OpenTable, path: Path, model: Mufin, columns: Columns, bad: BadRows, first: int
 ) -> Iterator[Block]:
-    reader = Records(columns, SourceTable(None, table, None if path == STDIN else path.parent))
+    reader = Records(columns, SourceTable(None, table, None if path == STDIN else path.parent), first)
     chunks = (arriving if path == STDIN else chunked)(table.rows, ITEMS_PER_BLOCK)
     try:
         for number, rows in enumerate(chunks):

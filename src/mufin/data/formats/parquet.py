@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,6 +25,27 @@ def open_parquet(source: Path | pa.NativeFile) -> pq.ParquetFile:
     if rows != metadata.num_rows:  # reading a row group that claims 10¹¹ rows would never end
         raise pa.ArrowInvalid(f"row groups have {rows:,} rows, but the file {metadata.num_rows:,}")
     return file
+
+
+def batches(
+    file: pq.ParquetFile, size: int, columns: list[str], rows: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file, or these, in batches; read only the row groups that hold them."""
+    metadata = file.metadata
+    rows = range(metadata.num_rows) if rows is None else rows
+    ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+    if not rows:
+        return
+    first, last = np.searchsorted(ends, [rows.start, rows.stop - 1], side="right").tolist()
+    place = int(ends[first - 1]) if first else 0  # the row number of the next batch
+    for batch in file.iter_batches(size, row_groups=range(first, last + 1), columns=columns):
+        skipped = max(rows.start - place, 0)
+        wanted = batch.slice(skipped, max(rows.stop - place - skipped, 0))
+        place += batch.num_rows
+        if wanted.num_rows:
+            yield wanted
+        if place >= rows.stop:
+            return
 
 
 def columns(path: Path) -> list[str]:

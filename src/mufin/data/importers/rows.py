@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from mufin.data.formats import safe_json
-from mufin.data.formats.parquet import explained, open_parquet
+from mufin.data.formats.parquet import batches, explained, open_parquet
 from mufin.errors import CatalogueError, UsageError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
@@ -85,12 +85,17 @@ class OpenTable:
             self.file.close()
 
 
-def open_table(path: Path, wanted: Sequence[str] | None = None, encoding: str | None = None) -> OpenTable:
-    """Open a table; of Parquet, read only the `wanted` columns."""
+def open_table(
+    path: Path,
+    wanted: Sequence[str] | None = None,
+    encoding: str | None = None,
+    rows: range | None = None,
+) -> OpenTable:
+    """Open a table; of Parquet, read only the `wanted` columns, and only these rows."""
     if path != STDIN and not path.is_file():
         raise CatalogueError(f"no such file; expected one of {', '.join(SUFFIXES)}", path)
     if path.suffix == ".parquet":
-        return _open_parquet(path, wanted)
+        return _open_parquet(path, wanted, rows)
     if path != STDIN and path.suffix not in SUFFIXES:
         raise CatalogueError(f"unknown format; expected one of {', '.join(SUFFIXES)}", path)
     # A copy of the descriptor: a thread that still reads sys.stdin when Python ends would stop it.
@@ -108,9 +113,11 @@ def open_table(path: Path, wanted: Sequence[str] | None = None, encoding: str | 
         raise
 
 
-def arrow_rows(batches: Iterable[pa.RecordBatch], wanted: Sequence[str] | None = None) -> Iterator[Row]:
+def arrow_rows(
+    batches: Iterable[pa.RecordBatch], wanted: Sequence[str] | None = None, before: int = 0
+) -> Iterator[Row]:
     """Yield the rows of record batches; a row with text that is not UTF-8 has a fault."""
-    number = 0
+    number = before
     for batch in batches:
         batch = batch if wanted is None else batch.select(list(wanted))
         try:
@@ -131,7 +138,7 @@ def _arrow_row(batch: pa.RecordBatch) -> dict[str, Any] | None:
     return row
 
 
-def _open_parquet(path: Path, wanted: Sequence[str] | None) -> OpenTable:
+def _open_parquet(path: Path, wanted: Sequence[str] | None, chosen: range | None) -> OpenTable:
     with explained(path):
         file = open_parquet(path)
         names = list(file.schema_arrow.names)
@@ -139,7 +146,8 @@ def _open_parquet(path: Path, wanted: Sequence[str] | None) -> OpenTable:
     def rows() -> Iterator[Row]:
         columns = names if wanted is None else [name for name in names if name in wanted]
         with explained(path):
-            yield from arrow_rows(file.iter_batches(ROWS_PER_BATCH, columns=columns))
+            before = 0 if chosen is None else chosen.start
+            yield from arrow_rows(batches(file, ROWS_PER_BATCH, columns, chosen), before=before)
 
     return OpenTable(str(path), names, rows())
 
