@@ -67,6 +67,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "fast, text only": ("fast", ["modalities=text"]),
     "fast, image only": ("fast", ["modalities=image"]),
     "fast, no words": ("fast", ["text.words=false"]),
+    "fast, no linear": ("fast", ["text.linear=false"]),
     "fast, no title labels": ("fast", ["memory.title_labels=false"]),
     "fast, no pretrained similarity": ("fast", ["text.pretrained_similarity=false"]),
     "fast, no memory": ("fast", NO_MEMORY),

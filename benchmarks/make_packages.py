@@ -1,11 +1,12 @@
-"""Build two text catalogues from Debian package descriptions, on which no setting was chosen.
+"""Build three text catalogues from Debian package descriptions, on which no setting was chosen.
 
     apt-cache dumpavail > packages.txt
     python benchmarks/make_packages.py packages.txt OUT
 
 OUT/debian-depends: which packages a package depends on or recommends; labels have a name and a description.
-OUT/debian-tags: the facets of a package. About 10,000 training and 2,000 test packages; packages of the same
-source are in the same split. Labels that do not occur in training are dropped.
+OUT/debian-tags: the facets of a package. OUT/debian-all: both kinds of labels; the section is a third text.
+About 10,000 training and 2,000 test packages, in debian-all 40,000 and 4,000; packages of the same source are
+in the same split. Labels that do not occur in training are dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from mufin import Catalogue, Item
 
-TRAIN_PACKAGES, TEST_PACKAGES = 10_000, 2_000
+SMALL, LARGE = (10_000, 2_000), (40_000, 4_000)  # packages in train and test
 Package = dict[str, str]  # field → value
 
 
@@ -50,7 +51,11 @@ def tags(package: Package) -> list[str]:
 
 
 def catalogue(
-    known: dict[str, Package], labels_of: dict[str, list[str]], labels: dict[str, Item]
+    texts: dict[str, list[str]],
+    known: dict[str, Package],
+    labels_of: dict[str, list[str]],
+    labels: dict[str, Item],
+    size: tuple[int, int] = SMALL,
 ) -> Catalogue:
     """Assign whole sources in random order, to the test split until it is full, then to train."""
     sources = defaultdict(list)
@@ -61,11 +66,11 @@ def catalogue(
     train: list[str] = []
     test: list[str] = []
     for group in groups:
-        (test if len(test) < TEST_PACKAGES else train).extend(group)
-        if len(train) >= TRAIN_PACKAGES:
+        (test if len(test) < size[1] else train).extend(group)
+        if len(train) >= size[0]:
             break
     seen = {label for name in train for label in labels_of[name]}
-    items = [Item(name, [name, known[name]["Description"]]) for name in train + test]
+    items = [Item(name, texts[name]) for name in train + test]
     known_labels = [labels[label] for label in sorted(seen)]
     return Catalogue.build(
         items, known_labels, train=_pairs(train, labels_of, seen), test=_pairs(test, labels_of, seen)
@@ -90,11 +95,17 @@ def main() -> None:
     tagged = {name: found for name, p in known.items() if len(found := tags(p)) > 2}
     facets = {tag for found in tagged.values() for tag in found}
     named = {tag: Item(tag, [re.sub("::|-", " ", tag)]) for tag in facets}
-    catalogue(known, tagged, named).write(arguments.out / "debian-tags")
+    texts = {name: [name, p["Description"]] for name, p in known.items()}
+    catalogue(texts, known, tagged, named).write(arguments.out / "debian-tags")
 
     dependent = {name: found for name, p in known.items() if (found := dependencies(p, known))}
-    described = {name: Item(name, [name, p["Description"]]) for name, p in known.items()}
-    catalogue(known, dependent, described).write(arguments.out / "debian-depends")
+    described = {name: Item(name, texts[name]) for name in known}
+    catalogue(texts, known, dependent, described).write(arguments.out / "debian-depends")
+
+    longer = {name: [*texts[name], p.get("Section", "")] for name, p in known.items()}
+    either = {name: dependent.get(name, []) + tagged.get(name, []) for name in known}
+    either = {name: found for name, found in either.items() if found}
+    catalogue(longer, known, either, described | named, LARGE).write(arguments.out / "debian-all")
 
 
 if __name__ == "__main__":

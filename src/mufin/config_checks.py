@@ -117,7 +117,7 @@ REQUIREMENTS = [
     Requirement(
         "memory.neighbours above 0 and text.words = true",
         lambda c: c.memory.neighbours > 0 and c.text.words,
-        ("memory.word_temperature", "memory.title_labels"),
+        ("memory.word_temperature", "memory.title_labels", "text.linear"),
     ),
     Requirement(
         "text.train_layers or vision.train_layers above 0",

@@ -32,6 +32,9 @@ class Text(Section):
     words: bool = False
     """Also represent texts as bags of words and character n-grams: training points with similar words vote,
     and words shared with a label count as evidence. Beyond the paper."""
+    linear: bool = False
+    """Also train a linear classifier of words for each label on the remembered points, if at least 1,000 have
+    texts. Needs `text.words` and `memory.neighbours`. Beyond the paper."""
     pretrained_similarity: bool = False
     """Also compare titles and labels with the encoder as it was before training, since training makes it
     forget words that are rare in this catalogue. Runs a second encoder unless the first is frozen. Beyond the

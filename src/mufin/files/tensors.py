@@ -64,7 +64,7 @@ class Tensors:
 
     def get_sparse(self, name: str, shape: tuple[int, int]) -> csr_matrix:
         """Return the sparse matrix that `sparse_tensors` wrote."""
-        data = self.get(f"{name}.data", (None,), (torch.float32,))
+        data = self.get_floats(f"{name}.data", None).float()
         columns = self.get(f"{name}.indices", (len(data),), INTS)
         offsets = self.get(f"{name}.indptr", (shape[0] + 1,), INTS)
         self._check_range(f"{name}.indices", columns, shape[1])
