@@ -10,7 +10,7 @@ import torch
 
 from mufin import Config
 from mufin.signals import signals_of
-from mufin.signals.mixture import Evidence, Mixture, Terms, fit_calibration
+from mufin.signals.mixture import Evidence, Mixture, Terms
 
 rng = np.random.default_rng(3)
 SIGNALS = signals_of(Config().override(["memory.neighbours=5", "text.words=true", "text.train_layers=0"]))
@@ -27,7 +27,7 @@ def made(n: int = 40, k: int = 12, **columns: torch.Tensor) -> Evidence:
         values[..., NAMES.index(name.replace("_", " "))] = column
     present = torch.ones(n, k, dtype=torch.bool)
     present[:, -2:] = False
-    return Evidence(values, torch.full((n, k), 3.0), present)
+    return Evidence(values, torch.full((n, k), 3.0), present, torch.zeros(n, len(Terms(SIGNALS).clues)))
 
 
 def column(evidence: Evidence, name: str) -> torch.Tensor:
@@ -96,7 +96,7 @@ def test_weights_are_stored_by_name() -> None:
     assert stored["weights"]["classifier"] == pytest.approx(0.7)
     again = Mixture.of(SIGNALS, stored)
     assert torch.equal(again.weights, mixture.weights)
-    assert torch.equal(again.calibration, mixture.calibration)
+    assert torch.equal(again.calibration.u, mixture.calibration.u)
 
 
 @pytest.mark.parametrize(
@@ -105,52 +105,10 @@ def test_weights_are_stored_by_name() -> None:
         {"weights": {"telepathy": 1.0}, "calibration": [1, 0, 0, 0]},
         {"weights": {}, "calibration": [1, 0, 0]},
         {"weights": {"memory": float("nan")}, "calibration": [1, 0, 0, 0]},
+        {"weights": {}, "calibration": [1, 0, 0, 0], "seen": {"telepathy": 1.0}},
+        {"weights": {}, "calibration": [1, 0, 0, 0], "seen": {"bias": float("inf")}},
     ],
 )
 def test_a_stored_mixture_that_does_not_fit(changed: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="unknown terms|calibration"):
+    with pytest.raises(ValueError, match="unknown|finite|calibration"):
         Mixture.of(SIGNALS, changed)
-
-
-def calibrated(u: torch.Tensor) -> Mixture:
-    return replace(Mixture.of_beta(SIGNALS, 0.7), calibration=u)
-
-
-def test_calibrated_probabilities_are_near_the_truth() -> None:
-    score = torch.from_numpy(rng.normal(0, 2, (2000, 8)).astype(np.float32))
-    chance = (score - score.logsumexp(1, keepdim=True) + 1).sigmoid()
-    relevant = torch.rand(score.shape) < chance
-    fusion = calibrated(fit_calibration(score, relevant))
-    found = fusion.probability(score)
-    for low in (0.0, 0.2, 0.4):
-        chosen = (found >= low) & (found < low + 0.2)
-        assert float(found[chosen].mean()) == pytest.approx(float(relevant[chosen].float().mean()), abs=0.03)
-
-
-def test_the_first_of_many_is_not_believed_too_much() -> None:
-    """Scores are the truth and noise: who comes first had luck, and the probability says so."""
-    truth = torch.from_numpy(rng.normal(0, 1, (4000, 30)).astype(np.float32))
-    score = truth + torch.from_numpy(rng.normal(0, 1.5, truth.shape).astype(np.float32))
-    relevant = torch.rand(score.shape) < (2 * truth - 1).sigmoid()
-    found = calibrated(fit_calibration(score, relevant)).probability(score)
-    order = score.argsort(dim=1, descending=True)
-    claimed, true = found.gather(1, order), relevant.gather(1, order).float()
-    for rank in range(10):
-        assert float(claimed[:, rank].mean()) == pytest.approx(float(true[:, rank].mean()), abs=0.03)
-    assert (claimed[:, 1:] <= claimed[:, :-1]).all()  # as ordered as the scores
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_one_query_makes_nothing_certain(right: bool) -> None:
-    score = torch.tensor([[3.0, 1.0, 0.0]])
-    relevant = torch.tensor([[right, False, False]])
-    found = calibrated(fit_calibration(score, relevant)).probability(score)
-    assert 0.05 < float(found[0, 0]) < 0.95
-    nothing = torch.full((2, 3), -torch.inf)
-    assert fit_calibration(nothing, torch.zeros(2, 3, dtype=torch.bool)).isfinite().all()
-
-
-def test_probabilities_of_hardly_any_candidates() -> None:
-    fusion = calibrated(torch.tensor([1.0, -1.0, 0.0, 0.5]))
-    assert fusion.probability(torch.zeros(2, 0)).shape == (2, 0)
-    assert fusion.probability(torch.full((1, 2), -torch.inf)).tolist() == [[0.0, 0.0]]

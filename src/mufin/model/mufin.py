@@ -89,7 +89,7 @@ class Mufin:
     @property
     def part_descriptions(self) -> dict[str, str]:
         """Return a short description of each part of a score, for users."""
-        descriptions = {signal.name: signal.description for signal in self.signals}
+        descriptions = {signal.name: signal.description for signal in self.signals if signal.columns}
         return descriptions | {RARITY: "how rare the label is"}
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class Mufin:
     def top_k(self, labels: Tensor, found: Evidence, k: int) -> Ranked:
         """Return the k candidates with the highest scores."""
         score = self.mixture.score(found)
-        probability = self.mixture.probability(score)
+        probability = self.mixture.calibration.probability(score, found.familiarity)
         best = score.sort(dim=1, descending=True, stable=True).indices[:, :k]
         shown = found.take(best)
         rows = labels.gather(1, best).where(shown.present, -1)

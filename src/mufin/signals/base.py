@@ -151,6 +151,7 @@ class Signal:
     name: ClassVar[str]  # key in `hit.parts`, in JSON, on the page and in reports
     description: ClassVar[str]  # a few words for users
     columns: ClassVar[tuple[Column, ...]]
+    clues: ClassVar[tuple[str, ...]] = ()  # names of what `familiar` returns
     network: nn.Module | None = None  # extra weights, stored with the model's other networks
 
     @classmethod
@@ -177,6 +178,13 @@ class Signal:
     def score(self, query: Query, candidates: Candidates) -> Tensor:
         """Return the columns of each candidate, (B, K, len(columns)); −inf where it cannot be compared."""
         raise NotImplementedError
+
+    def familiar(self, query: Query) -> Tensor:
+        """Return how like the training data each query is, (B, len(clues)): larger is more alike.
+
+        NaN where a query has nothing to compare. Enters the probability, not the score.
+        """
+        return torch.zeros(len(query), 0, device=query.bags.rows.device)
 
     # -- learning and updates ----------------------------------------------------------------------------
 
@@ -238,6 +246,14 @@ def _keys(labels: Tensor, n_labels: int) -> Tensor:
     """Return keys row · L + label for labels (B, K); the caller must mask −1."""
     rows = torch.arange(len(labels), device=labels.device)
     return rows[:, None] * n_labels + labels
+
+
+def nearest_vote(query: Query, name: str) -> Tensor:
+    """Return the largest logit of a signal's neighbours of each query, (B, 1); 0 without a neighbour."""
+    logits = query.neighbours[name][1]
+    if not logits.shape[1]:
+        return torch.zeros(len(query), 1, device=logits.device)
+    return logits.amax(1, keepdim=True).clamp(min=0)
 
 
 def grouped(features: Features, groups: Groups) -> dict[str, Any]:

@@ -56,7 +56,13 @@ def evidence(signals: Sequence[Signal], query: Query, candidates: Candidates) ->
     columns = torch.cat([signal.score(query, candidates) for signal in signals], dim=-1)  # (B, K, C)
     present = (candidates.rows >= 0) & ~columns.isinf().any(-1)
     frequency = candidates.labels.frequency[candidates.rows.clamp(min=0)]
-    return Evidence(columns.masked_fill(~present[..., None], 0.0), frequency, present)
+    shown = columns.masked_fill(~present[..., None], 0.0)
+    return Evidence(shown, frequency, present, familiarity(signals, query))
+
+
+def familiarity(signals: Sequence[Signal], query: Query) -> Tensor:
+    """Collect the clues of all signals to whether the queries are like the training data, (B, F)."""
+    return torch.cat([signal.familiar(query) for signal in signals], dim=1)
 
 
 def unique(proposals: Sequence[Tensor]) -> Tensor:

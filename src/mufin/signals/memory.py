@@ -19,7 +19,7 @@ from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.lists import Lists
 from mufin.settings import Memory as Settings
-from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
+from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training, nearest_vote
 
 NEGLIGIBLE_VOTES = 0.01  # a share of votes this small hardly counts
 
@@ -59,6 +59,7 @@ class Memory(Signal):
     name = "memory"
     description = "votes of similar training examples"
     columns = (Column("log memory", start=1.0, scale=1.0, pairs=True), Column("memory"))
+    clues = ("nearest example",)
 
     settings: Settings
     keys: Tensor  # (M, D) unit rows: x̂¹ of the remembered points
@@ -82,6 +83,10 @@ class Memory(Signal):
         if self.name not in query.neighbours:
             query.neighbours[self.name] = self._neighbours(query.vector)
         return count_votes(query, self.name, self.name, query.known.points)
+
+    def familiar(self, query: Query) -> Tensor:
+        self.votes(query)
+        return nearest_vote(query, self.name)
 
     def _neighbours(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         if not len(self.keys):

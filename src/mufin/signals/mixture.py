@@ -13,17 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.signals.base import Column, Signal
+from mufin.signals.calibration import Calibration, minimise
 
 PAPER_BETA = 0.7
 RARITY = "rarity"  # the part of a score that belongs to no signal
 RARITY_SCALE, PAIR_SCALE = 1.0, 2.0
 RIDGE = 1e-3
 SMALL_SAMPLE = 10.0  # queries; with fewer, the ridge keeps weights near their start to prevent overfitting
-CALIBRATION_HITS = 10  # top hits per query that the calibration is fitted on
-CALIBRATION_START = (1.0, -1.0, 0.0, 0.0)  # p = sigmoid(s − log Σ eˢ), close to a label's share of Σ eˢ
-CALIBRATION_SCALE = (1.0, 1.0, 4.0, 1.0)
-CALIBRATION_RIDGE = 1e-4
-SMALL_CALIBRATION_SAMPLE = 3.0  # queries; one or two would push all probabilities to 0 or 1
+GUESSED_CALIBRATION = (10.0, 0.0, -5.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class Evidence:
     columns: Tensor  # (B, K, C), in the order of the signals
     frequency: Tensor  # (B, K) number of training points with the label
     present: Tensor  # (B, K) bool, False for padding
+    familiarity: Tensor  # (B, F) clues of the signals to whether the query is like the training data
 
     @property
     def rarity(self) -> Tensor:
@@ -42,7 +40,8 @@ class Evidence:
     def take(self, order: Tensor) -> Evidence:
         """Select the candidates at these positions (B, k)."""
         columns = self.columns.gather(1, order[..., None].expand(-1, -1, self.columns.shape[2]))
-        return Evidence(columns, self.frequency.gather(1, order), self.present.gather(1, order))
+        frequency, present = self.frequency.gather(1, order), self.present.gather(1, order)
+        return Evidence(columns, frequency, present, self.familiarity)
 
     @staticmethod
     def join(parts: Sequence[Evidence]) -> Evidence:
@@ -53,6 +52,7 @@ class Evidence:
             torch.cat([F.pad(part.columns, (0, 0, 0, more)) for part, more in wider]),
             torch.cat([F.pad(part.frequency, (0, more)) for part, more in wider]),
             torch.cat([F.pad(part.present, (0, more)) for part, more in wider]),
+            torch.cat([part.familiarity for part in parts]),
         )
 
 
@@ -65,7 +65,8 @@ class Terms:
     def __init__(self, signals: Sequence[Signal]) -> None:
         self.columns: list[Column] = [column for signal in signals for column in signal.columns]
         owner = [signal.name for signal in signals for _ in signal.columns]
-        self.parts = [*(signal.name for signal in signals), RARITY]
+        self.parts = [*(signal.name for signal in signals if signal.columns), RARITY]
+        self.clues = tuple(clue for signal in signals for clue in signal.clues)
         self.rare = [i for i, column in enumerate(self.columns) if column.by_rarity]
         self.pairs = list(combinations([i for i, column in enumerate(self.columns) if column.pairs], 2))
         named = [column.name for column in self.columns]
@@ -101,38 +102,33 @@ class Terms:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The score s = θ · φ, a generalisation of the paper's s = β c + (1 − β) a, and its probability p.
-
-    p = sigmoid(u₀ s + u₁ log Σ eˢ + u₂ + u₃ log r), where r is the label's rank, at most 10. It corrects for
-    the winner's curse.
-    """
+    """The score s = θ · φ, a generalisation of the paper's s = β c + (1 − β) a, and its calibration."""
 
     terms: Terms
     weights: Tensor  # θ (F,)
-    calibration: Tensor  # u (4,)
+    calibration: Calibration
 
     @classmethod
     def of_beta(cls, signals: Sequence[Signal], beta: float) -> Mixture:
         """Create the paper's fixed mixture; its probability is a rough guess until calibrated."""
         weights = {"classifier": beta, "similarity": 1 - beta}
-        return cls.of(signals, {"weights": weights, "calibration": [10.0, 0.0, -5.0, 0.0]})
+        return cls.of(signals, {"weights": weights, "calibration": GUESSED_CALIBRATION})
 
     @classmethod
     def of(cls, signals: Sequence[Signal], stored: Mapping[str, Any]) -> Mixture:
         """Restore from `stored`; raise ValueError for an unknown term or a number that is not finite."""
         terms, weights = Terms(signals), dict(stored["weights"])
         theta = torch.tensor([float(weights.pop(name, 0.0)) for name in terms.names])
-        calibration = torch.tensor([float(value) for value in stored["calibration"]])
         if weights:
             raise ValueError(f"weights for unknown terms {sorted(weights)}")
-        if calibration.shape != (4,) or not bool(theta.isfinite().all() and calibration.isfinite().all()):
-            raise ValueError("calibration must be four numbers, and all numbers must be finite")
-        return cls(terms, theta, calibration)
+        if not bool(theta.isfinite().all()):
+            raise ValueError("all weights must be finite")
+        return cls(terms, theta, Calibration.of(terms.clues, stored))
 
     def stored(self) -> dict[str, Any]:
         """Return the JSON for a model folder: weights by term name, and the calibration."""
         weights = dict(zip(self.terms.names, self.weights.tolist(), strict=True))
-        return {"weights": weights, "calibration": self.calibration.tolist()}
+        return {"weights": weights} | self.calibration.stored()
 
     def score(self, evidence: Evidence) -> Tensor:
         """Return s (B, K), −inf for padding."""
@@ -145,17 +141,6 @@ class Mixture:
         shares = self.terms.ownership.to(device) * self.weights.to(device)[:, None]
         return self.terms.of(evidence) @ shares
 
-    def probability(self, score: Tensor) -> Tensor:
-        """Return the probability of relevance (B, K), given the scores s (B, K) of all candidates.
-
-        Probabilities never increase as scores fall.
-        """
-        best, order = score.sort(dim=1, descending=True, stable=True)
-        probability = (
-            _calibrated_logit(self.calibration.to(score.device), best, best).sigmoid().cummin(dim=1).values
-        )
-        return torch.zeros_like(score).scatter(1, order, probability).masked_fill(score.isinf(), 0.0)
-
     def learnt(self, evidence: Evidence, relevant: Tensor) -> Mixture:
         """Fit θ by a softmax over each query's candidates, with a ridge; relevant is (B, K) bool."""
         start, scale = (torch.tensor(v, device=relevant.device) for v in (self.terms.start, self.terms.scale))
@@ -166,9 +151,14 @@ class Mixture:
         )
         return replace(self, weights=weights.cpu())
 
-    def calibrated(self, evidence: Evidence, relevant: Tensor) -> Mixture:
-        """Fit the calibration to these candidates."""
-        return replace(self, calibration=fit_calibration(self.score(evidence), relevant).cpu())
+    def calibrated(
+        self, evidence: Evidence, relevant: Tensor, known: Sequence[Tensor], strange: Sequence[Tensor]
+    ) -> Mixture:
+        """Fit the calibration to these candidates; see `Calibration.with_seen` for the other two."""
+        fitted = self.calibration.with_seen([evidence.familiarity, *known], strange)
+        return replace(
+            self, calibration=fitted.with_hits(self.score(evidence), relevant, evidence.familiarity)
+        )
 
 
 def softmax_weights(
@@ -197,48 +187,4 @@ def softmax_weights(
         each = (F.softplus(against - logits) * relevant).sum(1) / relevant.sum(1)
         return each.mean() + ridge * step.square().sum()
 
-    return start + scale * _minimise(loss, torch.zeros_like(start))
-
-
-def fit_calibration(score: Tensor, relevant: Tensor) -> Tensor:
-    """Fit u by logistic regression on each query's top hits: score (B, K), relevant (B, K) bool.
-
-    With very few queries, a ridge keeps u near its start.
-    """
-    best, order = score.topk(min(CALIBRATION_HITS, score.shape[1]), dim=1)
-    hit, present = relevant.gather(1, order).float(), ~best.isinf()
-    start, scale = (torch.tensor(u, device=score.device) for u in (CALIBRATION_START, CALIBRATION_SCALE))
-    if not present.any():
-        return start
-    ridge = max(CALIBRATION_RIDGE, (SMALL_CALIBRATION_SAMPLE / int(present.any(1).sum())) ** 2)
-
-    def loss(step: Tensor) -> Tensor:
-        logit = _calibrated_logit(start + step * scale, best, score)
-        cross_entropy = F.binary_cross_entropy_with_logits(logit[present], hit[present])
-        return cross_entropy + ridge * step.square().sum()
-
-    return start + scale * _minimise(loss, torch.zeros_like(start))
-
-
-def _calibrated_logit(u: Tensor, best: Tensor, score: Tensor) -> Tensor:
-    """Return the logits of p for the n best scores (B, n), in order, among all scores (B, K)."""
-    total = score.logsumexp(dim=1, keepdim=True)
-    finite, total = (each.masked_fill(each.isinf(), 0.0) for each in (best, total))
-    rank = torch.arange(1, best.shape[1] + 1, device=best.device).clamp(max=CALIBRATION_HITS)
-    return u[0] * finite + u[1] * total + u[2] + u[3] * rank.log()
-
-
-def _minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Minimise the loss by L-BFGS, starting at `start`."""
-    point = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([point], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            value = loss(point)
-            value.backward()
-        return float(value.detach())
-
-    optimizer.step(closure)
-    return point.detach()
+    return start + scale * minimise(loss, torch.zeros_like(start))

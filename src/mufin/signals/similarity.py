@@ -15,6 +15,7 @@ class Similarity(Signal):
     name = "similarity"
     description = "similarity of item and label"
     columns = (Column("similarity", scale=20.0),)
+    clues = ("nearest label",)
 
     def propose(self, query: Query, k: int) -> list[Tensor]:
         """Propose R, the k nearest labels."""
@@ -35,3 +36,12 @@ class Similarity(Signal):
             rest = rows[:, first:]
             parts.append(candidates.labels.similarity(query.vector, rest, known.entries, z, known.index))
         return torch.cat(parts, dim=1)[..., None]
+
+    def familiar(self, query: Query) -> Tensor:
+        if self.name not in query.memo:
+            self.propose(query, 1)
+        found: Shortlist = query.memo[self.name]
+        if not found.similarity.shape[1]:
+            return torch.full((len(query), 1), torch.nan, device=query.vector.device)
+        best = found.similarity.amax(1, keepdim=True)
+        return best.masked_fill(best.isinf(), torch.nan)

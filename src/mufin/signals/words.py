@@ -19,7 +19,7 @@ from mufin.files.tensors import Tensors, sparse_tensors
 from mufin.progress import Task
 from mufin.retrieve.postings import most_alike
 from mufin.settings import Memory as Settings
-from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
+from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training, nearest_vote
 from mufin.signals.memory import count_votes, log_votes, votes_for
 
 SAME_WORDS = 0.9  # an overlap above this means that item and label have practically the same words
@@ -35,6 +35,7 @@ class Words(Signal):
         Column("log words", scale=1.0, pairs=True), Column("words"),
         Column("overlap"), Column("same words"),
     )  # fmt: skip
+    clues = ("nearest words",)
 
     settings: Settings
     idf: Tensor  # (2¹⁸,)
@@ -69,6 +70,11 @@ class Words(Signal):
         if self.name not in query.neighbours:
             query.neighbours[self.name] = self._neighbours(query)
         return count_votes(query, self.name, self.name, query.known.points)
+
+    def familiar(self, query: Query) -> Tensor:
+        self.votes(query)
+        given = query.reading(self.name).offsets.diff() > 0
+        return nearest_vote(query, self.name).masked_fill(~given[:, None], torch.nan)
 
     def _neighbours(self, query: Query) -> tuple[Tensor, Tensor]:
         device, n = query.vector.device, min(self.settings.neighbours, len(self.points))

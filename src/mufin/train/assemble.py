@@ -80,7 +80,7 @@ def assemble(trained: Trained, signals: Sequence[Signal], config: Config, catalo
     mixture, unseen = Mixture.of_beta(signals, beta), None
     if len(data.held_out):
         draft = model(seen, mixture)
-        mixture = learn_mixture(draft, data.take(data.held_out))
+        mixture = learn_mixture(draft, data.take(data.held_out), catalogue)
         unseen = unseen_mixture(draft, data.take(seen), data.take(data.held_out))
     final = model(np.arange(len(data.groups), dtype=np.int64), mixture)
     if final.compatibility is not None and unseen is not None:

@@ -50,7 +50,7 @@ from mufin.train.transfer import Networks, transfer
 KEYED = 4096  # images whose presence in the cache is looked up
 GATHERED_PER_SECOND = 1e9  # bytes of features read from the cache
 PARTS_OF_PLANNING = 7
-FIXED_PARTS = ("network", "layout", "config", "compatibility", "mufin.json", ".mufin")
+FIXED_PARTS = ("network", "layout", "config", "compatibility", "images", "mufin.json", ".mufin")
 POINT_PARTS = ("points", "memory", "words", "titles")
 
 

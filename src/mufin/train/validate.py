@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from mufin.data.catalogue import Catalogue
 from mufin.data.ragged import Ints
 from mufin.data.relation import Relation
 from mufin.encode.embedder import Embedder
@@ -18,6 +19,7 @@ from mufin.signals.base import marked
 from mufin.signals.mixture import Mixture
 from mufin.train.data import TrainingData
 from mufin.train.transfer import Networks
+from mufin.train.unseen import clues_of_parts, clues_of_strange_queries
 
 MAX_HELD_OUT = 1000  # points
 SCORES_PER_CHUNK = 1 << 25  # (point, label) pairs
@@ -69,14 +71,18 @@ def precision_at_1(embedder: Embedder, held: TrainingData, networks: Networks | 
     return 100 * float(held.ranks.sum(hits)) / len(points)
 
 
-def learn_mixture(model: Mufin, held: TrainingData) -> Mixture:
-    """Learn the mixture on held-out points, unless β is fixed, and calibrate its probability."""
+def learn_mixture(model: Mufin, held: TrainingData, catalogue: Catalogue) -> Mixture:
+    """Learn the mixture on held-out points, unless β is fixed, and calibrate its probability.
+
+    The calibration also sees points in part, and strange queries that no label answers.
+    """
     labels, evidence = model.candidates(model.query(held.points, held.groups), held.exclude)
     relevant = marked(labels, held.relevance)
     mixture = model.mixture
     if model.config.rank.beta == "learnt":
         mixture = mixture.learnt(evidence, relevant)
-    return mixture.calibrated(evidence, relevant)
+    strange = clues_of_strange_queries(model, catalogue, model.config.seed)
+    return mixture.calibrated(evidence, relevant, clues_of_parts(model, catalogue, held), strange)
 
 
 def _group_numbers(data: TrainingData) -> Ints:
