@@ -16,6 +16,7 @@ SCALE = (1.0, 1.0, 4.0, 1.0)
 RIDGE = 1e-4
 SMALL_SAMPLE = 3.0  # queries; one or two would push all probabilities to 0 or 1
 SEEN_RIDGE = 1e-3
+HALFWAY = 0.5
 BIAS, GIVEN = "bias", "{} given"  # names of weights beside the slopes, which are named after their clue
 ALWAYS_SEEN = 20.0  # a bias: its sigmoid is 1
 MIN_PROBABILITY = 1e-7  # keeps logarithms finite
@@ -79,13 +80,16 @@ class Calibration:
     def with_seen(self, known: Sequence[Tensor], strange: Sequence[Tensor]) -> Calibration:
         """Fit q by logistic regression on the clues of queries like the training data and of strange ones.
 
-        Both are lists of groups (n, F); groups count the same. Slopes are at least 0: more familiar is never
-        less probable.
+        Both are lists of groups (n, F); groups count the same. What is less than halfway from a strange query
+        to a known one is strange, too: real queries are not as strange as made-up ones. Slopes are at least
+        0: more familiar is never less probable.
         """
-        known, strange = ([group for group in groups if len(group)] for groups in (known, strange))
+        known, strange = ([group.cpu() for group in groups if len(group)] for groups in (known, strange))
         if not self.clues or not known or not strange:
             return self
-        clues = torch.cat([*known, *strange]).cpu()
+        nearer = (_towards(group, torch.cat(known)) for group in strange)
+        strange = [*strange, *(group for group in nearer if len(group))]
+        clues = torch.cat([*known, *strange])
         target = torch.cat([torch.ones(sum(map(len, known))), torch.zeros(sum(map(len, strange)))])
         weight = torch.cat(
             [torch.full((len(g),), 0.5 / len(gs) / len(g)) for gs in (known, strange) for g in gs]
@@ -128,6 +132,18 @@ class Calibration:
             return cross_entropy + ridge * step.square().sum()
 
         return replace(self, u=(start + scale * minimise(loss, torch.zeros_like(start))).cpu())
+
+
+def _towards(strange: Tensor, known: Tensor) -> Tensor:
+    """Move the clues (n, F) of strange queries up to halfway to those (m, F) of known ones.
+
+    Only queries that give the same clues can be compared; a strange query without such a partner is left out.
+    """
+    same = (strange.isnan()[:, None] == known.isnan()).all(2)  # (n, m)
+    number, count = torch.arange(len(strange)), same.sum(1)
+    partner = (same.cumsum(1) == (number % count.clamp(min=1))[:, None] + 1).int().argmax(1)  # in turn
+    step = HALFWAY * (number + 1) / len(strange)
+    return (strange + step[:, None] * (known[partner] - strange))[count > 0]
 
 
 def _logit(u: Tensor, best: Tensor, score: Tensor) -> Tensor:
