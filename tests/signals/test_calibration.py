@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 
 import numpy as np
 import pytest
@@ -162,8 +163,6 @@ def test_nonsense_gets_a_low_probability(small: tuple[Mufin, Catalogue]) -> None
 
 
 def test_added_labels_and_examples_are_known_at_once(small: tuple[Mufin, Catalogue]) -> None:
-    from copy import copy
-
     model = copy(small[0])
     before = first(model, ["submarine periscope"])
     model.add_labels(Item("new", ["submarine periscope"]))

@@ -27,7 +27,7 @@ def tensors(model: Mufin) -> dict[str, torch.Tensor]:
     found |= {"centroids": labels.centroids, "votes": model.points.labels}
     for signal in model.signals:
         found |= {f"{signal.name}.{name}": tensor for name, tensor in signal.tensors()}
-    return found | {"mixture": model.mixture.weights, "calibration": model.mixture.calibration}
+    return found | {"mixture": model.mixture.weights, "calibration": model.mixture.calibration.u}
 
 
 def identical(one: Mufin, other: Mufin) -> bool:

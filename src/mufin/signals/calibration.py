@@ -47,7 +47,7 @@ class Calibration:
     def of(cls, clues: tuple[str, ...], stored: Mapping[str, Any]) -> Calibration:
         """Restore from `stored`; raise ValueError for an unknown clue or a number that is not finite."""
         found = cls.unfitted(clues, [float(value) for value in stored["calibration"]])
-        seen = {name: float(value) for name, value in stored.get("seen", {}).items()}
+        seen = {name: float(value) for name, value in dict(stored.get("seen", {})).items()}
         bias = seen.pop(BIAS, ALWAYS_SEEN)
         slope = torch.tensor([seen.pop(name, 0.0) for name in clues])
         given = torch.tensor([seen.pop(GIVEN.format(name), 0.0) for name in clues])

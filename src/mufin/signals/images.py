@@ -87,7 +87,8 @@ class Images(Signal):
         return replace(self, known=self.known.to(device))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield "known", self.known
+        if len(self.known):
+            yield "known", self.known
 
     def restored(self, tensors: Tensors, known: Known) -> Images:
         return replace(self, known=tensors.get("known", (None, WIDTH), (torch.float32,)))
