@@ -124,10 +124,13 @@ def _probability(data: ReportData, points: Ints, table: Tensor) -> npt.NDArray[n
     same = (table[:, :, None] == predicted[:, None, :]) & (table >= 0)[:, :, None]  # (B, K, k)
     known = torch.from_numpy(found.probability[points])[:, None, :].where(same, 0.0).sum(-1)
     hits = torch.from_numpy(found.score[points]).to(device)
-    unranked = model.mixture.score(model.evidence(data.query(points), rows))
+    evidence = model.evidence(data.query(points), rows)
+    unranked = model.mixture.score(evidence)
     unranked = unranked.masked_fill(same.any(-1).to(device), -torch.inf)
-    probability = model.mixture.probability(torch.cat([hits, unranked], dim=1))[:, hits.shape[1] :].cpu()
-    probability = torch.where(same.any(-1), known, probability)
+    probability = model.mixture.calibration.probability(
+        torch.cat([hits, unranked], dim=1), evidence.familiarity
+    )
+    probability = torch.where(same.any(-1), known, probability[:, hits.shape[1] :].cpu())
     return probability.where(rows.cpu() >= 0, -1.0).double().numpy()
 
 
