@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -118,5 +119,8 @@ def _product(rows: SparseRows, vector: Tensor) -> Tensor:
     """Return rows (n, V) times a vector (V,)."""
     if not vector.is_cuda:  # SciPy is four times as fast as torch here
         return torch.from_numpy(rows.csr @ vector.numpy())
-    matrix = torch.sparse_csr_tensor(rows.offsets, rows.columns.long(), rows.values, (len(rows), rows.width))
+    with warnings.catch_warnings():  # torch calls its CSR tensors beta
+        warnings.simplefilter("ignore", UserWarning)
+        columns, shape = rows.columns.long(), (len(rows), rows.width)
+        matrix = torch.sparse_csr_tensor(rows.offsets, columns, rows.values, shape)
     return matrix @ vector
