@@ -133,16 +133,20 @@ def seconds(run: Callable[[Tensor], Any], given: Sequence[Tensor], at_least: flo
 
 
 def page(rows: Sequence[Row], growth: float | None) -> str:
-    """The table as Markdown, with the exponent of our search time over the number of labels."""
-    columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[_shown(value) for value in row.values()] for row in rows]
+    """The table, with the exponent of our search time over the number of labels."""
     facts = f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}."
-    parts = ["# Search on a CPU", f"Made by `benchmarks/search.py`; medians. {facts}",
-             "\n".join("| " + " | ".join(line) + " |" for line in lines)]  # fmt: skip
+    parts = ["# Search on a CPU", f"Made by `benchmarks/search.py`; medians. {facts}", table(rows)]
     if growth is not None:
         parts.append(f"One query by mufin's approximate search takes time ∝ labels^{growth:.2f}.")
     return "\n\n".join(parts) + "\n"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[_shown(value) for value in row.values()] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _shown(value: Any) -> str:

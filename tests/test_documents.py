@@ -178,3 +178,12 @@ def test_pages_about_a_trained_shop(
 ) -> None:
     shutil.copytree(small_shop, folder, dirs_exist_ok=True)
     assert run_page(ROOT / "docs" / f"{page}.md", folder, shell) == blocks
+
+
+def test_retrieval_on_milvus(folder: Path, shell: Shell, small_shop: Path) -> None:
+    pytest.importorskip("milvus_lite", reason="needs the extra milvus")
+    shutil.copytree(small_shop, folder, dirs_exist_ok=True)
+    page = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    section = page[page.index("## Retrieval on Milvus") :].split("\n## ")[0]
+    (folder / "milvus.md").write_text(section, "utf-8")
+    assert run_page(folder / "milvus.md", folder, shell) == ["sh", "sh", "python"]

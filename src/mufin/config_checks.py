@@ -102,6 +102,11 @@ REQUIREMENTS = [
         lambda c: "attention" in (c.embed.attention, c.rank.cross),
         ("embed.heads", "embed.dropout"),
     ),
+    Requirement(
+        'retrieve.search = "milvus"',
+        lambda c: c.retrieve.search == "milvus",
+        ("retrieve.uri", "retrieve.collection"),
+    ),
     Requirement('rank.cross = "attention"', lambda c: c.rank.cross == "attention", ("rank.blocks",)),
     Requirement(
         'rank.alpha = "learnt"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -143,9 +144,24 @@ class Retrieve(Section):
     """Index entries of a label: each row of its bag, its vector ẑ, its centroid μ."""
     shortlist: int = Field(100, ge=1)
     """|R_i|, labels per shortlist."""
-    search: Literal["auto", "exact", "approximate"] = "auto"
+    search: Literal["auto", "exact", "approximate", "milvus"] = "auto"
     """Nearest-neighbour search. `auto` is exact on GPUs and for up to 50,000 entries on CPUs, approximate
-    beyond."""
+    beyond. `milvus`: a saved model searches in a Milvus collection; until it is saved, as with `auto`."""
+    uri: str | None = None
+    """Milvus: the address of a server, as in http://host:19530, or a file that ends in .db, for one process.
+    MUFIN_MILVUS_URI replaces it at run time."""
+    collection: str = Field("mufin", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")
+    """Milvus: how the name of the collection begins; each model has one of its own."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Retrieve:
+        if self.search == "milvus" and self.uri is None:
+            raise ValueError('search = "milvus" needs retrieve.uri, a server\'s address or a .db file')
+        if self.uri is not None and not re.fullmatch(r"https?://[^@\s]+|[^@:\s][^@:]*\.db", self.uri):
+            raise ValueError(
+                "uri must be http://host:port, with the password in MUFIN_MILVUS_TOKEN, or a .db file"
+            )
+        return self
 
 
 class Rank(Section):

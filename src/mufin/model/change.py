@@ -14,6 +14,7 @@ from mufin.data.ragged import offsets_of
 from mufin.data.thumbnails import thumbnails
 from mufin.errors import UsageError
 from mufin.retrieve.lists import Lists
+from mufin.retrieve.milvus import MilvusIndex
 from mufin.signals.base import Query
 from mufin.signals.evidence import read
 
@@ -35,6 +36,8 @@ def add_labels(model: Mufin, items: Items) -> None:
     entries = model.labels.entries(model.config.retrieve.entries).only(last)
     if len(entries):
         model.index = model.index.added(entries.vectors, entries.labels)
+    elif isinstance(model.index, MilvusIndex):
+        model.index = model.index.grown(before + len(items))
     else:  # the index holds centroids only, which new labels lack: search cannot find them
         model.index = model.new_index()
 
@@ -77,7 +80,8 @@ def compact(model: Mufin) -> None:
     model.points = model.points.kept(labels, len(alive), points)
     model.signals = tuple(signal.keep(labels, points) for signal in model.signals)
     model.labels = model.labels.compact()
-    model.index = model.new_index()
+    index = model.index
+    model.index = index.kept(labels) if isinstance(index, MilvusIndex) else model.new_index()
 
 
 def add_examples(model: Mufin, items: Items, labels: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ from typing import Any
 from mufin.config import Config
 from mufin.errors import ModelError, UsageError
 from mufin.files.folder import MANIFEST, check_parts
+from mufin.model.info import read_config
 from mufin.model.manifest import read_model_manifest
+from mufin.retrieve.collection import URI
 
 CARD = "README.md"
 MARK = "<!-- Written by mufin at every save; remove this line to keep your own text. -->"
@@ -132,9 +135,16 @@ def local_folder(name: Path | str, revision: str | None = None) -> Path:
         found = Path(hf_hub_download(str(name), MANIFEST, revision=revision, library_name="mufin")).parent
         parts = read_model_manifest(found)["parts"].values()
         files = [MANIFEST, CARD, *(entry["file"] for entry in parts)]
-        return Path(
-            snapshot_download(str(name), revision=found.name, allow_patterns=files, library_name="mufin")
-        )
+        folder = snapshot_download(str(name), revision=found.name, allow_patterns=files, library_name="mufin")
+        return _without_foreign_address(Path(folder), str(name))
+
+
+def _without_foreign_address(folder: Path, name: str) -> Path:
+    """Return a downloaded folder; raise a ModelError if loading it would connect to where its author says."""
+    settings = read_config(folder / read_model_manifest(folder)["parts"]["config.toml"]["file"]).retrieve
+    if settings.search == "milvus" and not os.environ.get(URI):
+        raise ModelError(f"{name} searches in Milvus at {settings.uri}; set {URI} to a server that you trust")
+    return folder
 
 
 @contextmanager

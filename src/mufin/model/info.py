@@ -18,7 +18,7 @@ from mufin.model.manifest import read_model_manifest
 def describe(folder: Path) -> dict[str, Any]:
     """Summarise the labels, encoders, settings and size of a model from its files, without torch."""
     manifest = read_model_manifest(folder)
-    config = _read_config(check_part(folder, manifest["parts"]["config.toml"]))
+    config = read_config(check_part(folder, manifest["parts"]["config.toml"]))
     has_centroid, alpha, descriptors = _label_facts(
         check_part(folder, manifest["parts"]["labels.safetensors"])
     )
@@ -43,7 +43,8 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def _read_config(path: Path) -> Config:
+def read_config(path: Path) -> Config:
+    """Read the settings of a model."""
     try:
         return Config.read(path, check=False)
     except ConfigError as error:

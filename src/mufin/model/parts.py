@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ from mufin.encode.bag import PackedBags
 from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ModelError, UsageError
 from mufin.files.folder import RECOVERY_HINT
-from mufin.files.tensors import FLOATS, read_tensors, write_tensors
+from mufin.files.tensors import FLOATS, Tensors, read_tensors, write_tensors
 from mufin.model.labels import Labels
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
-from mufin.retrieve.build import How, Index, build_index, on_cpu
+from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.lists import Lists
+from mufin.retrieve.milvus import MilvusIndex
+from mufin.settings import Retrieve
 from mufin.signals.base import Signal
 from mufin.signals.compatibility import Compatibility
 
@@ -165,28 +167,57 @@ def _read_within(file: pq.ParquetFile, columns: list[str], most: int) -> pa.Tabl
 # -- the index and the remembered points ---------------------------------------------------------------------
 
 
-def write_index(index: Index, how: How, like: Tensor | None, folder: Path) -> None:
-    """Write the entries and, if needed for search on a CPU, an approximate index."""
+def write_index(index: Index, settings: Retrieve, like: Tensor | None, folder: Path) -> Index:
+    """Write the entries and, if needed for search on a CPU, an approximate index; return the index.
+
+    With Milvus, it is the index of a collection, which has all entries now.
+    """
+    if settings.search == "milvus":
+        if isinstance(index, MilvusIndex):
+            index = index.published()
+        else:
+            index = MilvusIndex.create(settings.uri or "", settings.collection, index.entries)
     entries = index.entries
-    tensors = iter([("vectors", entries.vectors), ("labels", entries.labels)])
-    write_tensors(folder / "index.safetensors", tensors)
-    built = on_cpu(index, entries, how, like)
+    more = index.tensors() if isinstance(index, MilvusIndex) else ()
+    write_tensors(
+        folder / "index.safetensors", chain([("vectors", entries.vectors), ("labels", entries.labels)], more)
+    )
+    built = on_cpu(index, entries, settings.search, like)
     if isinstance(built, ApproximateIndex):
         built.save(folder / "index.faiss")
+    return index
+
+
+def sweep_index(index: Index) -> Index:
+    """Remove from the collection of an index, if it has one, what a saved model has lost."""
+    return index.swept() if isinstance(index, MilvusIndex) else index
 
 
 def read_index(files: Files, n_labels: int, config: Config, device: torch.device) -> Index:
-    """Read the index, memory-mapped."""
-    tensors = read_tensors(files["index.safetensors"])
-    vectors = tensors.get("vectors", (None, config.embed.dim), (torch.float32,))
-    labels = tensors.get_rows("labels", n_labels, len(vectors))
-    try:
-        entries = Entries(vectors.to(device), labels.to(device), n_labels)
-    except UsageError as error:
-        raise tensors.wrong(str(error)) from None
+    """Read the index, memory-mapped; that of a collection makes sure that it can be searched."""
+    if config.retrieve.search == "milvus":
+        index = read_milvus_index(files["index.safetensors"], n_labels, config)
+        index.collection.connected()
+        return index
+    entries = _read_entries(read_tensors(files["index.safetensors"]), n_labels, config).to(device)
     if "index.faiss" in files and device.type == "cpu":
         return ApproximateIndex.load(files["index.faiss"], entries)
     return build_index(entries, config.retrieve.search)
+
+
+def read_milvus_index(path: Path, n_labels: int, config: Config) -> MilvusIndex:
+    """Read the index of a collection, without a connection."""
+    tensors = read_tensors(path)
+    return MilvusIndex.read(tensors, _read_entries(tensors, n_labels, config), config.retrieve)
+
+
+def _read_entries(tensors: Tensors, n_labels: int, config: Config) -> Entries:
+    vectors = tensors.get("vectors", (None, config.embed.dim), (torch.float32,))
+    labels = tensors.get_rows("labels", n_labels, len(vectors))
+    try:
+        return Entries(vectors, labels, n_labels)
+    except UsageError as error:
+        raise tensors.wrong(str(error)) from None
 
 
 def write_points(points: Lists, path: Path) -> None:

@@ -55,6 +55,7 @@ from mufin.model.parts import (
     read_labels,
     read_network,
     read_points,
+    sweep_index,
     write_index,
     write_labels,
     write_network,
@@ -153,6 +154,8 @@ def _staged_save(model: Mufin, folder: Path) -> Iterator[Path]:
 def _finish(model: Mufin, folder: Path, staged: Path, unchanged: dict[str, Any]) -> None:
     """Install the staged parts and write the model card."""
     manifest = install(staged, folder, _manifest_facts(model), unchanged)
+    if folder.resolve() in model.saved:  # not a copy, which shares the collection
+        model.index = sweep_index(model.index)
     _remember(model, folder, manifest)
     write_card(folder, staged, manifest, model.config)
 
@@ -164,7 +167,7 @@ def _remember(model: Mufin, folder: Path, manifest: dict[str, Any]) -> None:
 
 def _write_labels(model: Mufin, staged: Path) -> None:
     write_labels(model.labels, staged)
-    write_index(model.index, model.config.retrieve.search, sample(model.point_vectors()), staged)
+    model.index = write_index(model.index, model.config.retrieve, sample(model.point_vectors()), staged)
     write_points(model.points, staged / "points.safetensors")
     for signal in model.signals:
         signal.write(staged)

@@ -118,7 +118,7 @@ class ApproximateIndex:
         if not label_filter.allows_all:
             is_eligible = label_filter.check(rows, torch.from_numpy(labels).to(rows.device)).cpu().numpy()
             labels, near = np.where(is_eligible, labels, -1), np.where(is_eligible, near, -np.inf)
-        labels, near = _top_sorted(labels, near, k)
+        labels, near = top_sorted(labels, near, k)
         done = torch.from_numpy((near[:, -1] > last + SCORE_TOLERANCE) | (n >= self.n_entries))
         part = Shortlist(torch.from_numpy(labels), torch.from_numpy(near))
         return Shortlist(*(t.to(queries.device) for t in vars(part).values())), done.to(queries.device)
@@ -243,7 +243,7 @@ def _top_unsorted(near: Floats, found: Ints, n: int) -> tuple[Floats, Ints]:
     return np.take_along_axis(near, chosen, 1), np.take_along_axis(found, chosen, 1)
 
 
-def _top_sorted(labels: Ints, near: Floats, k: int) -> tuple[Ints, Floats]:
+def top_sorted(labels: Ints, near: Floats, k: int) -> tuple[Ints, Floats]:
     """Return the k nearest of each row (B, m), best first, ties by lower label; padded with −1 and −inf."""
     if near.shape[1] < k:
         padding = ((0, 0), (0, k - near.shape[1]))

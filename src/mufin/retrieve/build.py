@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from mufin.data.ragged import CPU
 from mufin.errors import UsageError
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.entries import Entries
@@ -14,7 +15,7 @@ from mufin.retrieve.exact import ExactIndex
 from mufin.retrieve.exact_gpu import ScanIndex
 from mufin.retrieve.shortlist import Shortlist
 
-How = Literal["auto", "exact", "approximate"]
+How = Literal["auto", "exact", "approximate", "milvus"]
 EXACT_MAX_ENTRIES = 50_000  # exact search over these takes a few milliseconds on a CPU
 
 
@@ -37,19 +38,18 @@ class Index(Protocol):
 def build_index(entries: Entries, how: How = "auto", queries: Tensor | None = None) -> Index:
     """Build the index over entries; representative queries (B, D) tune an approximate one."""
     match how:
-        case "auto":
+        case "auto" | "milvus":  # entries join a collection when the model is saved
             small = len(entries) <= EXACT_MAX_ENTRIES or entries.vectors.is_cuda
             return build_index(entries, "exact" if small else "approximate", queries)
         case "exact":
             return ScanIndex(entries) if entries.vectors.is_cuda else ExactIndex(entries)
         case "approximate":
             return ApproximateIndex(entries, queries=queries)
-    raise UsageError(f"index must be 'auto', 'exact' or 'approximate', not {how!r}")
+    raise UsageError(f"index must be 'auto', 'exact', 'approximate' or 'milvus', not {how!r}")
 
 
 def on_cpu(index: Index | None, entries: Entries, how: How, queries: Tensor | None) -> Index:
     """Return an index over these entries for a CPU, building a new one if this one needs a GPU."""
     if index is not None and not entries.vectors.is_cuda:
         return index
-    on_host = Entries(entries.vectors.cpu(), entries.labels.cpu(), entries.n_labels)
-    return build_index(on_host, how, None if queries is None else queries.cpu())
+    return build_index(entries.to(CPU), how, None if queries is None else queries.cpu())

@@ -45,6 +45,10 @@ class Entries:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: torch.device) -> Entries:
+        """Move the entries to the device."""
+        return Entries(self.vectors.to(device), self.labels.to(device), self.n_labels)
+
     @cached_property
     def offsets(self) -> Ints:
         """Offsets (L + 1,): label l owns entries offsets[l] : offsets[l + 1]."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mufin.errors import BusyError, ModelError
+from mufin.errors import BusyError, ModelError, ServiceError
 from mufin.files.folder import saved_checksum
 from mufin.files.lock import writing
 from mufin.model.labels import Labels
@@ -90,7 +90,7 @@ class Live:
                 fresh = reload_labels(self.state.model, folder)
             else:
                 fresh = self._read(folder)
-        except (ModelError, OSError) as error:
+        except (ModelError, ServiceError, OSError) as error:
             log.error("the model folder cannot be loaded: %s", error)
             why = "the model folder cannot be loaded, so the old model is still served; see the log"
             raise Problem(409, why) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -12,8 +13,9 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from mufin.errors import UsageError
+from mufin.errors import ServiceError, UsageError
 
+log = logging.getLogger("mufin.serve")
 SHOWN = 3  # invalid fields named in a message
 MESSAGES = {"extra_forbidden": "unknown field", "missing": "this field is required"}  # else pydantic's own
 
@@ -79,6 +81,10 @@ def install(app: FastAPI) -> None:
     async def of_usage(_: Request, error: Exception) -> JSONResponse:
         return Problem(422, str(error)).response()
 
+    async def of_search(_: Request, error: Exception) -> JSONResponse:
+        log.error("%s", error)
+        return Problem(503, "the search does not answer; try again soon", {"Retry-After": "5"}).response()
+
     async def of_validation(_: Request, error: Any) -> JSONResponse:
         return invalid(list(error.errors())).response()
 
@@ -90,6 +96,7 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(Problem, of_problem)
     app.add_exception_handler(UsageError, of_usage)
+    app.add_exception_handler(ServiceError, of_search)
     app.add_exception_handler(RequestValidationError, of_validation)
     app.add_exception_handler(ValidationError, of_validation)
     app.add_exception_handler(HTTPException, of_http)

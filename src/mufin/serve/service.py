@@ -40,7 +40,7 @@ from mufin.serve.schemas import (
     slices,
 )
 
-WATCH_SECONDS = 1.0
+WATCH_SECONDS = 0.5  # replicas follow each other within a second
 SMALL = 96  # pixels, for a model that reads no images: only to check that they can be decoded
 
 

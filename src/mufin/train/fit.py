@@ -20,6 +20,7 @@ from mufin.errors import CatalogueError, UsageError
 from mufin.model.mufin import Mufin
 from mufin.model.store import load, pick_device, save
 from mufin.progress import Progress, Stages
+from mufin.retrieve.collection import check_milvus
 from mufin.retrieve.shortlist import Shortlist
 from mufin.signals import signals_of
 from mufin.signals.base import Signal
@@ -75,6 +76,7 @@ def fit(
         if ranks.size > 1:
             raise UsageError("several processes need `out`, a folder that all of them can read")
         return run.model(None, if_exists)
+    check_milvus(config.retrieve, ranks.size)
     if not ranks.first:
         return run.follow(Path(out), if_exists)
     with claimed(Path(out), config.run.checkpoint, if_exists) as checkpoints:
