@@ -14,7 +14,8 @@ from mufin.config import Config
 from mufin.data.catalogue import Catalogue
 from mufin.data.ragged import Ints
 from mufin.distributed.cluster import connected, work
-from mufin.encode.cache import SHARD_SIZE, cache_folder
+from mufin.encode.cache import SHARD_SIZE
+from mufin.encode.cache_folder import cache_folder
 from mufin.encode.embedder import Embedder
 from mufin.errors import UsageError
 from mufin.model.store import pick_device
