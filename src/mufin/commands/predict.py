@@ -63,7 +63,7 @@ def predict(
     how: RunOptions,
     ray: RayOptions,
 ) -> None:
-    """Write the best labels of many items to a file or to standard output.
+    """Write the best labels of many items.
 
     Each row gives one line: `id`, `labels`, `scores`, `probabilities`, and for a bad row `error`. The lists
     are empty if the model can read neither text nor image. Without --text and --image, the columns are those
@@ -114,7 +114,7 @@ def embed(
     split: OnlySplit = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write the embeddings of many items to a file or to standard output.
+    """Write the embeddings of many items.
 
     Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy, else rows with
     `id` and `vector`. Bad rows and items that the model cannot read have the vector 0. The input is read as

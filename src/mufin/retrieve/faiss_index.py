@@ -216,7 +216,7 @@ def _are_valid_lists(lists: Any, inner: Any, path: Path) -> bool:
 def _codes_are_complete(path: Path, lengths: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
     """Check that the file ends with the lists: for each its length, ids, number of code bytes and codes.
 
-    The faiss Python API does not tell how many bytes of codes a list has.
+    The faiss Python API does not expose the number of bytes of codes in a list.
     """
     data = np.memmap(path, np.uint8, "r")
     steps = 16 + 8 * lengths + codes

@@ -167,7 +167,7 @@ def collect(
 ) -> tuple[Shortlist, Tensor]:
     """Return shortlists of queries (B, D) from up to limit entries, and the rows (r,) that are still short.
 
-    No row is short if limit covers all entries: fewer than k labels are then all there are.
+    No row is short if limit covers all entries: in that case fewer than k labels exist.
     """
     found = Shortlist.empty(len(queries), k, queries.device)
     short = torch.arange(len(queries), device=queries.device)

@@ -62,7 +62,7 @@ def plan(
     *,
     quick: bool = False,
 ) -> Plan:
-    """Return the time, memory and disk space that `fit` will take; measure for some seconds, train nothing.
+    """Return the time, memory and disk space that `fit` will take, from a few seconds of measuring.
 
     What is already in the feature cache is counted. Without settings, plan the preset `best`. `quick`
     measures about half as long: times are rougher.
