@@ -67,7 +67,7 @@ def test_configs_differ_from_the_paper_only_as_documented(path: Path):
         "polyvore-disjoint": ["rank.alpha=one", "finetune.epochs=10"],
         "a2q-4m": [
             "vision.train_layers=0", "embed.projection=linear", "pretrain.epochs=13", "pretrain.refresh=4",
-            "retrieve.search=approximate", "finetune.epochs=2", "run.pictures=False",
+            "retrieve.search=approximate", "finetune.epochs=2", "run.pictures=false",
         ],
     }  # fmt: skip
     assert differences(Config.read(path), Config.preset("paper")) == changed[path.stem]

@@ -157,7 +157,8 @@ def test_a_stopped_command_goes_on(
     assert read(out).equals(read(folder / "plain.parquet"))
     (tmp_path / "notes").unlink()
     run(folder, *arguments)  # nothing is left to do
-    assert not (tmp_path / "notes").exists()
+    late = tmp_path / "notes"  # of a worker of the last run that was still starting
+    assert not late.exists() or set(late.read_text().split()) == {"load"}
     assert f"{ROWS:,} items" in capsys.readouterr().out
 
 
@@ -168,11 +169,14 @@ def test_the_page(
     tiny_config: Config,
     tmp_path: Path,
 ) -> None:
-    """Every command of the page; embeddings and the cache are those of one process."""
+    """Every command of the section on Ray; embeddings and the cache are those of one process."""
     monkeypatch.setattr("mufin.config.Config.preset", lambda name: tiny_config)  # fast encoders
     monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "by-ray"))
     monkeypatch.chdir(folder)
-    assert run_page(ROOT / "docs" / "distributed.md", folder, Shell(folder, capsys)) == ["sh"]
+    page = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    section = page[page.index("## Predict, embed and encode with Ray") :].split("\n## ")[0]
+    (tmp_path / "ray.md").write_text(section, "utf-8")
+    assert run_page(tmp_path / "ray.md", folder, Shell(folder, capsys)) == ["sh"]
     assert read(folder / "predictions").equals(read(folder / "plain.parquet"))
     run(folder, "embed", "runs/shop", "new.parquet", "-o", "plain-vectors.parquet")
     assert read(folder / "vectors").equals(read(folder / "plain-vectors.parquet"))
