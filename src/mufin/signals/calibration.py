@@ -148,7 +148,8 @@ def _towards(strange: Tensor, known: Tensor) -> Tensor:
 
 def _logit(u: Tensor, best: Tensor, score: Tensor) -> Tensor:
     """Return the logits of relevance for the n best scores (B, n), in order, among all scores (B, K)."""
-    total = score.logsumexp(dim=1, keepdim=True)
+    # In f64, so that neither padding nor other queries of the batch change the last bit.
+    total = score.double().logsumexp(dim=1, keepdim=True).float()
     finite, total = (each.masked_fill(each.isinf(), 0.0) for each in (best, total))
     rank = torch.arange(1, best.shape[1] + 1, device=best.device).clamp(max=HITS)
     return u[0] * finite + u[1] * total + u[2] + u[3] * rank.log()

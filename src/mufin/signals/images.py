@@ -72,7 +72,8 @@ class Images(Signal):
         missing = ~own.any(1, keepdim=True)
         if not len(self.known):
             return torch.full_like(missing, torch.nan, dtype=torch.float32)
-        return (own @ self.known.T).amax(1, keepdim=True).masked_fill(missing, torch.nan)
+        nearest = (own.double() @ self.known.double().T).amax(1, keepdim=True).float()  # whatever the batch
+        return nearest.masked_fill(missing, torch.nan)
 
     def learn(self, training: Training) -> Images:
         known = _with_images(training.points.readings[self.name].values.float())

@@ -43,7 +43,7 @@ def clues_of_parts(model: Mufin, catalogue: Catalogue, held: TrainingData) -> li
     some = held.groups.take(np.arange(min(MAX_POINTS, len(held.groups)), dtype=np.int64))
     used, members = np.unique(some.members, return_inverse=True)
     groups, items = Groups(some.offsets, members.astype(np.int64)), catalogue.items.take(used)
-    parts = (model.features(items.only(modality), cached=True) for modality in ("text", "image"))
+    parts = (model.features(items.only(modality)) for modality in ("text", "image"))
     return [_clues(model, part, groups) for part in parts]
 
 
