@@ -3,8 +3,8 @@
     python benchmarks/ranks.py src/mufin/demo
 
 Both train the last two layers of the text encoder with one thread per process. The losses are compared
-without dropout, step by step, over 51 steps of Module IV, in f32; the time of a step is the median of all but the
-first ten.
+without dropout, step by step, over 51 steps of Module IV, in f32; the time of a step is the median of all
+but the first ten.
 """
 
 from __future__ import annotations
