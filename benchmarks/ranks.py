@@ -51,10 +51,10 @@ def worker(catalogue: str, out: str) -> None:
         times.append(time.perf_counter())
         return loss
 
-    Loop.step = noted  # type: ignore[method-assign]
+    Loop.step = noted  # type: ignore[method-assign]  # to note the loss
     # The encoder's own dropout: in its layers, and in its attention.
-    Dropout.forward = lambda self, input: input  # type: ignore[method-assign]
-    torch.nn.functional.dropout = lambda x, *_, **__: x  # type: ignore[assignment]
+    Dropout.forward = lambda self, input: input  # type: ignore[method-assign]  # none
+    torch.nn.functional.dropout = lambda x, *_, **__: x  # type: ignore[assignment]  # none
     attention = torch.nn.functional.scaled_dot_product_attention
     without = partial(attention, dropout_p=0.0)
     torch.nn.functional.scaled_dot_product_attention = lambda *given, dropout_p=0.0, **options: without(

@@ -48,7 +48,7 @@ def measured(run: Path, items: Path, workers: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder, "notes")
-        original, predict.Worker = predict.Worker, notes_of(notes)  # type: ignore[misc,assignment]
+        original, predict.Worker = predict.Worker, notes_of(notes)  # type: ignore[misc,assignment]  # to time it
         started, load = time.time(), os.getloadavg()[0]
         try:
             with connected(cpus=workers):
@@ -57,7 +57,7 @@ def measured(run: Path, items: Path, workers: int) -> dict[str, float]:
                 predict.predict_parts(job, QUIET)
                 seconds = time.time() - started
         finally:
-            predict.Worker = original  # type: ignore[misc]
+            predict.Worker = original  # type: ignore[misc]  # put back
         parts = [json.loads(line) for line in notes.read_text().splitlines()]
     pids = {pid for pid, *_ in parts}
     assert len(pids) == workers, f"{len(pids)} of {workers} workers took part: use more rows"
