@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from mufin.runtime.recorded import pads
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,18 @@ class PackedBags:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @cached_property
+    def longest(self) -> int:
+        """Rows of the longest bag."""
+        return len(self.rows) if len(self) == 1 else int(self.offsets.diff().amax()) if len(self) else 0
+
     def take(self, which: Tensor) -> Bag:
         """Return the bags with these indices (...) as values (..., m, D); index −1 gives an empty bag."""
         some = which.clamp(min=0)
         start = self.offsets[some]
         length = torch.where(which >= 0, self.offsets[some + 1] - start, 0)
-        m = max(int(length.max()), 1) if length.numel() else 1
+        few = pads(which, which.numel() * self.longest)
+        m = max(self.longest if few else int(length.max()), 1) if length.numel() else 1
         slot = torch.arange(m, device=which.device)
         mask = slot < length[..., None]  # (..., m)
         whole = None

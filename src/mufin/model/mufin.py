@@ -26,6 +26,7 @@ from mufin.model import change
 from mufin.model.explain import Explanation, explain
 from mufin.model.hits import Hit, HitLists, Hits, Ranked
 from mufin.model.labels import Labels
+from mufin.model.single import SingleQueries
 from mufin.progress import SILENT, Task, count
 from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import sample
@@ -33,6 +34,7 @@ from mufin.retrieve.build import Index, build_index
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import Shortlist
 from mufin.runtime.autograd import inference_mode
+from mufin.runtime.recorded import waits
 from mufin.signals.base import Candidates, Known, Query, Signal, grouped
 from mufin.signals.compatibility import Compatibility
 from mufin.signals.evidence import evidence, proposed, read
@@ -59,11 +61,13 @@ class Mufin:
         index: Index | None = None,
         compatibility: Compatibility | None = None,
     ) -> None:
-        self.config, self.mixture, self.compatibility = config, mixture, compatibility
+        self.config, self.compatibility = config, compatibility
+        self.mixture = mixture.to(labels.alive.device)
         self.embedder, self.ranker = embedder.eval(), ranker.eval()
         self.labels, self.signals = labels, tuple(signals)
         self.points = Lists.none(0, labels.alive.device) if points is None else points
         self.index = index or self.new_index()
+        self.single: SingleQueries | None = None
         self.exact = True  # encoders are as trained; False if `load` chose a faster form
         self.trained_on: dict[str, str] = {}  # hashes of the catalogue, if it was trained in a folder
         # manifest of each folder that the model was read from or saved to
@@ -141,8 +145,20 @@ class Mufin:
         if not len(self.labels.alive) or not len(query):
             return Ranked.empty(len(query), device)
         with inference_mode(device):
+            if len(query) == 1 and exclude is None and self.labels.eligible(allowed) is None:
+                ranked = self._rank_single(query, k)
+                if ranked is not None:
+                    return ranked
             chunks = self._candidates(query, k, exclude, allowed)
             return Ranked.join([self.top_k(*chunk, k) for chunk in chunks])
+
+    def _rank_single(self, query: Query, k: int) -> Ranked | None:
+        """Return the k best labels of a query on a GPU; None if it must be ranked like a batch."""
+        if not waits(query.bags.rows):
+            return None
+        if self.single is None or not self.single.fits(self):
+            self.single = SingleQueries(self)
+        return self.single.rank(query, k)
 
     @torch.no_grad()
     def candidates(self, query: Query, exclude: csr_matrix | None = None) -> tuple[Tensor, Evidence]:
@@ -157,13 +173,17 @@ class Mufin:
     ) -> Iterator[tuple[Tensor, Evidence]]:
         """Yield the candidates that the signals propose and their evidence, chunk by chunk."""
         query = replace(query, known=self.known, exclude=exclude, allowed=self.labels.eligible(allowed))
-        width = min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
+        width = self.width(k)
         chunk = QUERIES_PER_CHUNK * (2 if query.bags.rows.is_cuda else 1)  # one pass of a GPU search
         for start in range(0, len(query), chunk):
             rows = np.arange(start, min(start + chunk, len(query)), dtype=np.int64)
             part = query if len(rows) == len(query) else query.take(rows)
             found = proposed(self.signals, part, width)
             yield found.rows, evidence(self.signals, part, found)
+
+    def width(self, k: int) -> int:
+        """Return how many labels a signal may propose for the k best."""
+        return min(max(k, self.config.retrieve.shortlist), len(self.labels.alive))
 
     @torch.no_grad()
     def evidence(self, query: Query, rows: Tensor) -> Evidence:
@@ -249,11 +269,13 @@ class Mufin:
         return f"item {name!r} has no text or readable image (this model reads: {self.config.modalities})"
 
     def own_labels(self, items: Items) -> csr_matrix | None:
-        """Return the label (B, L) that each item is itself, or None if items are not labels."""
+        """Return the label (B, L) that each item is itself, or None if none of them is a label."""
         if not self.labels.own_items:
             return None
         rows = self.labels.items.rows(items.ids)
         known, shape = rows >= 0, (len(items), len(self.labels.alive))
+        if not known.any():
+            return None
         return csr_matrix((known[known], rows[known], offsets_of(known)), shape)
 
     @torch.no_grad()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -27,6 +26,7 @@ from torch.nn import functional as F
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex, top
 from mufin.retrieve.shortlist import LabelFilter, Shortlist, build_filter, check_queries
+from mufin.runtime.recorded import Recorded, holds, waits
 
 TILE, GROUP, CHUNK = 128, 32, 64  # as in kernels.py
 QUERIES_PER_PASS = 512  # their group maxima take G · 512 numbers
@@ -70,7 +70,7 @@ class ScanIndex(ExactIndex):
     def __init__(self, entries: Entries) -> None:
         super().__init__(entries)
         self.kernels = _load_kernels(entries.vectors)
-        self.graphs: dict[int, SearchGraph] = {}  # by k
+        self.single: dict[int, Recorded] = {}  # searches for one query, by k
         self._pack()
 
     def added(self, vectors: Tensor, labels: Tensor) -> ScanIndex:
@@ -139,34 +139,48 @@ class ScanIndex(ExactIndex):
         return rows[torch.cat(left)]
 
     def _search_single(self, query: Tensor, k: int) -> Shortlist | None:
-        """Search for one unfiltered query (1, D) with a CUDA graph; None if `search` must take over."""
-        vectors, n_groups = self.parts[0].vectors, _groups_needed(k, NO_FILTER)
-        supported = query.shape == (1, self.width) and query.dtype == vectors.dtype and query.is_cuda
-        if self.kernels is None or not supported or k < 1 or not self._can_scan(n_groups):
-            return None
-        if k not in self.graphs:
-            self.graphs[k] = SearchGraph(partial(self._scan_single, k=k, n_groups=n_groups), query)
-        return self.graphs[k](query)
+        """Search for one unfiltered query (1, D) without waiting for the GPU; None if it fails.
 
-    def _scan_single(self, query: Tensor, k: int, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return labels and similarities (1, k) of one query, and whether they are final."""
-        rows = torch.zeros(1, dtype=torch.int64, device=query.device)
-        part, done = self._top_labels(query, rows, *self._maxima(query), k, n_groups, NO_FILTER)
-        return part.labels, part.similarity, done
+        Two dozen launches would take longer than the scan itself, so the search is recorded.
+        """
+        entries = self.parts[0]
+        known = query.shape == (1, self.width) and query.dtype == entries.vectors.dtype and waits(query)
+        if not known or k < 1 or not len(entries):
+            return None
+        if k not in self.single:
+            self.single[k] = Recorded(partial(self._scan_single, k=k))
+        found = self.single[k](query)
+        return None if found is None else Shortlist(*found)
+
+    def _scan_single(self, query: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
+        """Return labels and similarities (1, k) of one query; None if they are not final."""
+        rows, n_groups = torch.zeros(1, dtype=torch.int64, device=query.device), _groups_needed(k, NO_FILTER)
+        if self._can_scan(n_groups):
+            maxima, bounds = self._maxima(query)
+        else:  # few entries: score them all
+            maxima = torch.zeros(1, -(-len(self.parts[0]) // GROUP), device=query.device)
+            bounds, n_groups = None, maxima.shape[1]
+        part, done = self._top_labels(query, rows, maxima, bounds, k, n_groups, NO_FILTER)
+        missing = k - part.labels.shape[1]
+        labels, similarity = F.pad(part.labels, (0, missing), value=-1), part.similarity
+        similarity = F.pad(similarity, (0, missing), value=-math.inf).masked_fill(labels < 0, -math.inf)
+        return (labels, similarity) if holds(done[0]) else None
 
     def _top_labels(
         self,
         queries: Tensor,
         rows: Tensor,
         maxima: Tensor,
-        bounds: Bounds,
+        bounds: Bounds | None,
         k: int,
         n_groups: int,
         label_filter: LabelFilter,
     ) -> tuple[Shortlist, Tensor]:
-        """Return the k best labels of the best n_groups groups, and whether they are final, (b,) bool."""
+        """Return the k best labels of the best n_groups groups, and whether they are final, (b,) bool.
+
+        Without bounds, n_groups is the number of all groups.
+        """
         best, groups = top(maxima, n_groups + 1)
-        bound = bounds.of(best[:, n_groups])  # of the entries of all other groups
         groups = groups[:, :n_groups].contiguous()
         scores = self._scores(queries, groups).flatten(1)  # (b, W·32)
         if label_filter.pairs is not None or label_filter.share < 1:
@@ -175,7 +189,7 @@ class ScanIndex(ExactIndex):
             )
             scores = scores.masked_fill(~ok, -math.inf)
         # each group keeps one entry per label; a label may span two groups, but hardly three
-        near, place = scores.topk(min(2 * k, scores.shape[1]), dim=1)
+        near, place = scores.topk(scores.shape[1] if bounds is None else min(2 * k, scores.shape[1]), dim=1)
         labels = self._labels(groups, place)
         last = near[:, -1]
         labels, order = labels.sort(dim=1, stable=True)  # nearest first within a label
@@ -183,8 +197,12 @@ class ScanIndex(ExactIndex):
         near[:, 1:].masked_fill_(labels[:, 1:] == labels[:, :-1], -math.inf)
         near, order = near.sort(dim=1, descending=True, stable=True)  # ties: the lower row
         labels = labels.gather(1, order).masked_fill(near.isinf(), -1)
+        found = Shortlist(labels[:, :k], near[:, :k])
+        if bounds is None:
+            return found, queries.isfinite().all(1)
+        bound = bounds.of(best[:, n_groups])  # of the entries of all other groups
         kth = near[:, min(k, near.shape[1]) - 1]
-        return Shortlist(labels[:, :k], near[:, :k]), kth > torch.maximum(bound, last)
+        return found, kth > torch.maximum(bound, last)
 
     def _labels(self, groups: Tensor, place: Tensor) -> Tensor:
         """Return the labels of the members of groups (b, W) at these flat places (b or 1, n)."""
@@ -206,29 +224,6 @@ class ScanIndex(ExactIndex):
         entries = self.parts[0]
         found: Tensor = scores(queries.contiguous(), entries.vectors, entries.labels, groups)
         return found
-
-
-class SearchGraph:
-    """Single-query search as a CUDA graph: two dozen launches would take as long as the scan itself."""
-
-    def __init__(self, search: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], example: Tensor) -> None:
-        self.query = example.detach().clone()
-        side_stream = torch.cuda.Stream()
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            for _ in range(3):  # warm up: compile kernels and allocate memory before capture
-                search(self.query)
-        torch.cuda.current_stream().wait_stream(side_stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.labels, self.similarity, self.done = search(self.query)
-
-    def __call__(self, query: Tensor) -> Shortlist | None:
-        """Return the shortlist of a query (1, D); None if it is not final or the query is not finite."""
-        self.query.copy_(query)
-        self.graph.replay()
-        found = Shortlist(self.labels.clone(), self.similarity.clone())
-        return found if bool(self.done) else None
 
 
 def _groups_needed(k: int, label_filter: LabelFilter) -> int:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from mufin.data.ragged import Ints
 from mufin.files.tensors import Tensors
+from mufin.runtime.recorded import pads, waits
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,11 @@ class Lists:
         """The largest label row plus one, cached because reading it waits for the GPU."""
         return int(self.labels.max()) + 1 if len(self.labels) else 1
 
+    @cached_property
+    def longest(self) -> int:
+        """The most labels of a point."""
+        return int(self.offsets.diff().amax()) if len(self) else 0
+
     def tally(self, found: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Sum the votes of the points found (B, n), padded with −1: softmax(logits) for each of their labels.
 
@@ -106,6 +112,9 @@ class Lists:
         points = found.clamp(min=0).flatten()
         first = self.offsets[points]
         counts = (self.offsets[points + 1] - first).masked_fill(found.flatten() < 0, 0)
+        if pads(found, found.numel() * self.longest):
+            labels, votes = self._padded_tally(found, share, first, counts)
+            return labels, votes.clamp(max=1.0)
         ends = counts.cumsum(0)
         query_ends = ends[found.shape[1] - 1 :: found.shape[1]].tolist()  # where the votes of each query end
         if not query_ends[-1]:
@@ -119,6 +128,20 @@ class Lists:
         labels, votes = _sum_by_key(keys, share[voter], shape, self.width)
         return labels, votes.clamp(max=1.0)
 
+    def _padded_tally(
+        self, found: Tensor, share: Tensor, first: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sum votes as if every point had as many labels as the longest list."""
+        (n, width), slot = found.shape, torch.arange(self.longest, device=found.device)
+        there = slot < counts[:, None]  # (B n, longest)
+        labels = self.labels[(first[:, None] + slot).where(there, 0)]
+        query = torch.arange(n, device=found.device).repeat_interleave(width, output_size=n * width)
+        keys = (query[:, None] * self.width + labels).where(there, n * self.width)
+        weights = (share[:, None] * there).flatten()
+        shape = n + 1, min(width * self.longest, self.width)
+        labels, votes = _sum_by_key(keys.flatten(), weights, shape, self.width)
+        return labels[:n], votes[:n]
+
 
 def _sum_by_key(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: int) -> tuple[Tensor, Tensor]:
     """Sum the weights of each key = query · width + label into one row per query, labels ascending.
@@ -129,7 +152,7 @@ def _sum_by_key(keys: Tensor, weights: Tensor, shape: tuple[int, int], width: in
     query = keys // width
     is_first = F.pad(keys.diff() != 0, (1, 0), value=True).long()
     sizes = torch.zeros(shape[0], dtype=torch.int64, device=keys.device).index_add_(0, query, is_first)
-    longest = shape[1] if keys.is_cuda else int(sizes.max())  # avoid waiting for the GPU
+    longest = shape[1] if waits(keys) else int(sizes.max())
     slot = is_first.cumsum(0) - 1 - (sizes.cumsum(0) - sizes)[query]
     place = query * longest + slot
     labels = torch.full((shape[0], longest), -1, dtype=torch.int64, device=keys.device)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from mufin.data.ragged import Ints
 from mufin.encode.rows import SparseRows, products, sketched
 from mufin.retrieve.exact import top
+from mufin.runtime.recorded import waits
 
 Floats = NDArray[Any]  # f32 or f64
 
@@ -30,7 +31,7 @@ def most_alike(queries: SparseRows, rows: SparseRows, n: int) -> tuple[Tensor, T
     Best first, padded with −1 and −inf. The products are exact. On a CPU so are the rows, up to
     CELLS_PER_QUERY cells; beyond that, and on a GPU, nearly all of the n best rows are found.
     """
-    if not rows.values.is_cuda:
+    if not waits(rows.values):
         return _search_on_cpu(queries, rows, n)
     step = max(1, PRODUCTS_PER_BATCH // max(1, len(rows)))
     ends = [*range(0, len(queries), step), len(queries)]

@@ -127,6 +127,7 @@ class Candidates:
 
     rows: Tensor
     labels: Labels
+    first: Tensor | None = None  # the proposal that the rows begin with
 
     @cached_property
     def bags(self) -> Bag:

@@ -58,6 +58,10 @@ class Calibration:
             raise ValueError("calibration must be four numbers, and all numbers must be finite")
         return replace(found, bias=bias, slope=slope, given=given)
 
+    def to(self, device: torch.device) -> Calibration:
+        moved = {name: getattr(self, name).to(device) for name in ("u", "slope", "given")}
+        return replace(self, **moved)
+
     def stored(self) -> dict[str, Any]:
         """Return the JSON for a model folder."""
         seen = {BIAS: self.bias} | dict(zip(self.clues, self.slope.tolist(), strict=True))
@@ -67,13 +71,13 @@ class Calibration:
     def seen(self, familiarity: Tensor) -> Tensor:
         """Return q (B,) from the clues (B, F)."""
         given = ~familiarity.isnan()
-        shares = familiarity.nan_to_num() * self.slope.to(familiarity) + self.given.to(familiarity) * given
+        shares = familiarity.nan_to_num() * self.slope + self.given * given
         return (self.bias + shares.sum(1)).sigmoid()
 
     def probability(self, score: Tensor, familiarity: Tensor) -> Tensor:
         """Return p (B, K) from the scores (B, K) of all candidates; it never increases as scores fall."""
         best, order = score.sort(dim=1, descending=True, stable=True)
-        likely = _logit(self.u.to(score.device), best, best).sigmoid().cummin(dim=1).values
+        likely = _logit(self.u, best, best).sigmoid().cummin(dim=1).values
         ordered = likely * self.seen(familiarity)[:, None]
         return torch.zeros_like(score).scatter(1, order, ordered).masked_fill(score.isinf(), 0.0)
 
@@ -121,7 +125,7 @@ class Calibration:
         hit, present = relevant.gather(1, order).float(), ~best.isinf()
         start, scale = (torch.tensor(u, device=score.device) for u in (START, SCALE))
         if not present.any():
-            return replace(self, u=start.cpu())
+            return replace(self, u=start)
         ridge = max(RIDGE, (SMALL_SAMPLE / int(present.any(1).sum())) ** 2)
         seen = self.seen(familiarity)[:, None]
 
@@ -131,7 +135,7 @@ class Calibration:
             cross_entropy = F.binary_cross_entropy(clipped[present], hit[present])
             return cross_entropy + ridge * step.square().sum()
 
-        return replace(self, u=(start + scale * minimise(loss, torch.zeros_like(start))).cpu())
+        return replace(self, u=start + scale * minimise(loss, torch.zeros_like(start)))
 
 
 def _towards(strange: Tensor, known: Tensor) -> Tensor:

@@ -14,8 +14,11 @@ from mufin.data.ragged import Ints
 from mufin.encode.embedder import Embedder
 from mufin.encode.features import Features
 from mufin.progress import SILENT, Progress, Task
+from mufin.runtime.recorded import pads
 from mufin.signals.base import Candidates, Query, Signal
 from mufin.signals.mixture import Evidence
+
+MAX_PADDED_LABELS = 1 << 12  # candidates kept with their padding rather than wait for their number
 
 
 def read(
@@ -48,7 +51,7 @@ def read_some(
 def proposed(signals: Sequence[Signal], query: Query, k: int) -> Candidates:
     """Merge the proposals of all signals, up to k labels each, into unique candidates."""
     proposals = [labels for signal in signals for labels in signal.propose(query, k)]
-    return Candidates(unique(proposals), query.known.labels)
+    return Candidates(unique(proposals), query.known.labels, first=proposals[0])
 
 
 def evidence(signals: Sequence[Signal], query: Query, candidates: Candidates) -> Evidence:
@@ -85,5 +88,7 @@ def unique(proposals: Sequence[Tensor]) -> Tensor:
     # After the first proposal most entries are now −1: shift the labels left and trim the padding.
     rest = labels[:, first.shape[1] :]
     valid = rest >= 0
+    if pads(rest, rest.numel(), MAX_PADDED_LABELS):
+        return torch.cat([first, rest], dim=1)
     kept = valid.sort(dim=1, descending=True, stable=True).indices[:, : int(valid.sum(1).max())]
     return torch.cat([first, rest.gather(1, kept)], dim=1)

@@ -69,6 +69,7 @@ class Terms:
         self.clues = tuple(clue for signal in signals for clue in signal.clues)
         self.rare = [i for i, column in enumerate(self.columns) if column.by_rarity]
         self.pairs = list(combinations([i for i, column in enumerate(self.columns) if column.pairs], 2))
+        self.factors: dict[torch.device, tuple[Tensor, ...]] = {}  # kept per device, as copying is slow
         named = [column.name for column in self.columns]
         self.names = [
             *named, *(f"{named[i]} × rarity" for i in self.rare), RARITY,
@@ -84,11 +85,17 @@ class Terms:
     def of(self, evidence: Evidence) -> Tensor:
         """Return φ (B, K, F), zero for padding."""
         x, rarity = evidence.columns, evidence.rarity[..., None]
-        terms = [x, x[..., self.rare] * rarity, rarity]
-        if self.pairs:
-            left, right = zip(*self.pairs, strict=True)
-            terms.append(x[..., list(left)] * x[..., list(right)])
+        rare, left, right = self._factors(x.device)
+        terms = [x, x[..., rare] * rarity, rarity, x[..., left] * x[..., right]]
         return torch.cat(terms, dim=-1).masked_fill(~evidence.present[..., None], 0.0)
+
+    def _factors(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the columns multiplied by the rarity, and the left and right columns of all products."""
+        if device not in self.factors:
+            left, right = zip(*self.pairs, strict=True) if self.pairs else ((), ())
+            columns = [torch.tensor(each, dtype=torch.int64) for each in (self.rare, left, right)]
+            self.factors[device] = tuple(each.to(device) for each in columns)
+        return self.factors[device]
 
     @cached_property
     def ownership(self) -> Tensor:
@@ -130,16 +137,22 @@ class Mixture:
         weights = dict(zip(self.terms.names, self.weights.tolist(), strict=True))
         return {"weights": weights} | self.calibration.stored()
 
+    def to(self, device: torch.device) -> Mixture:
+        return Mixture(self.terms, self.weights.to(device), self.calibration.to(device))
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """(F, parts): the weight of each term in each part of the score."""
+        return self.terms.ownership.to(self.weights.device) * self.weights[:, None]
+
     def score(self, evidence: Evidence) -> Tensor:
         """Return s (B, K), −inf for padding."""
-        score = self.terms.of(evidence) @ self.weights.to(evidence.columns.device)
+        score = self.terms.of(evidence) @ self.weights
         return score.masked_fill(~evidence.present, -torch.inf)
 
     def parts(self, evidence: Evidence) -> Tensor:
         """Return the contribution of each signal to the score, (B, K, parts); they sum to s."""
-        device = evidence.columns.device
-        shares = self.terms.ownership.to(device) * self.weights.to(device)[:, None]
-        return self.terms.of(evidence) @ shares
+        return self.terms.of(evidence) @ self.shares
 
     def learnt(self, evidence: Evidence, relevant: Tensor) -> Mixture:
         """Fit θ by a softmax over each query's candidates, with a ridge; relevant is (B, K) bool."""
@@ -149,13 +162,13 @@ class Mixture:
         weights = softmax_weights(
             features, relevant, negative, start, scale, lambda n: max(RIDGE, (SMALL_SAMPLE / n) ** 2)
         )
-        return replace(self, weights=weights.cpu())
+        return replace(self, weights=weights)
 
     def calibrated(
         self, evidence: Evidence, relevant: Tensor, known: Sequence[Tensor], strange: Sequence[Tensor]
     ) -> Mixture:
         """Fit the calibration to these candidates; see `Calibration.with_seen` for the other two."""
-        fitted = self.calibration.with_seen([evidence.familiarity, *known], strange)
+        fitted = self.calibration.with_seen([evidence.familiarity, *known], strange).to(self.weights.device)
         return replace(
             self, calibration=fitted.with_hits(self.score(evidence), relevant, evidence.familiarity)
         )

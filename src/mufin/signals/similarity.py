@@ -27,10 +27,9 @@ class Similarity(Signal):
         """Reuse the similarities of the search; compute those of candidates from other signals."""
         rows, known = candidates.rows, query.known
         found: Shortlist | None = query.memo.get(self.name)
-        first = 0 if found is None else found.labels.shape[1]
-        if found is None or not torch.equal(rows[:, :first], found.labels):
-            first = 0
-        parts = [found.similarity] if found is not None and first else []
+        parts, first = [], 0
+        if found is not None and candidates.first is found.labels:
+            parts, first = [found.similarity], found.labels.shape[1]
         if rows.shape[1] > first:
             z = candidates.bags.map(lambda part: part[:, first:]) if known.ranker.adapts else None
             rest = rows[:, first:]

@@ -81,7 +81,7 @@ class Words(Signal):
         if not n:
             none = torch.zeros(len(query), 0, device=device)
             return none.long(), none
-        points, similarity = most_alike(query.readings[self.name], self.points, n)
+        points, similarity = most_alike(query.reading(self.name), self.points, n)
         return points, similarity / self.settings.word_temperature
 
     def learn(self, training: Training) -> Words:
