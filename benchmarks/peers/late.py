@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import torch
 from scipy.sparse import csr_matrix
 
 from mufin import Catalogue, Config
@@ -31,16 +32,16 @@ def neighbours(catalogue: Catalogue, seed: int, text: float, temperature: float)
     """The 50 nearest training points vote for their labels with softmax(⟨x, x_i⟩ / temperature)."""
     train, test = catalogue.split("train"), catalogue.split("test")
     points, queries = vectors(catalogue, train, test, text=text)
-    relevance = csr_matrix(train.relevance, dtype=np.float32)
-    found = []
-    for start in range(0, len(queries), BLOCK_QUERIES):
-        similarity = queries[start : start + BLOCK_QUERIES] @ points.T  # (b, N)
-        near = np.argpartition(-similarity, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
-        vote = np.take_along_axis(similarity, near, axis=1) / temperature
-        vote = np.exp(vote - vote.max(axis=1, keepdims=True))
-        ends = np.arange(0, near.size + 1, NEIGHBOURS)
-        votes = csr_matrix((vote.ravel(), near.ravel(), ends), shape=similarity.shape) @ relevance
-        scores = votes.toarray()
+    relevance, found = csr_matrix(train.relevance, dtype=np.float32), []
+    known, asked = (torch.from_numpy(rows).to(pick_device("auto")) for rows in (points, queries))
+    for start in range(0, len(asked), BLOCK_QUERIES):
+        block = (asked[start : start + BLOCK_QUERIES] @ known.T).topk(NEIGHBOURS)
+        votes = (block.values / temperature).softmax(1).cpu().numpy()
+        ends = np.arange(0, votes.size + 1, NEIGHBOURS)
+        shape = len(votes), len(points)
+        scores = (
+            csr_matrix((votes.ravel(), block.indices.cpu().numpy().ravel(), ends), shape) @ relevance
+        ).toarray()
         scores[scores == 0] = -np.inf
         found.append(best_columns(scores, test.exclude[start : start + BLOCK_QUERIES]))
     return np.concatenate(found)

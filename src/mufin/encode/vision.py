@@ -158,7 +158,8 @@ class VisionEncoder(nn.Module):
             self.recorded = Recorded(partial(self._rows, network))
         given = pixels.to(self._device, non_blocking=True)
         more = rounded_up(len(given)) - len(given)
-        return self.recorded(F.pad(given, (0, 0, 0, 0, 0, 0, 0, more)))[: len(given)]
+        rows: Tensor = self.recorded(F.pad(given, (0, 0, 0, 0, 0, 0, 0, more)))
+        return rows[: len(given)]
 
     def _rows(self, network: nn.Module, pixels: Tensor) -> Tensor:
         values = self._normalise(pixels)
