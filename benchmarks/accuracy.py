@@ -60,7 +60,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "best, memory not trained": ("best", ["memory.loss=0"]),
     "best, no title labels": ("best", ["memory.title_labels=false"]),
     "best, no pretrained similarity": ("best", ["text.pretrained_similarity=false"]),
-    "best, no case": ("best", ["text.case=false"]),
+    "best, no linear": ("best", ["text.linear=false"]),
     "best, no early features": ("best", ["vision.stages=false", "embed.stages=false"]),
     "best, early fusion": ("best", ["embed.fusion=early"]),
     "fast": ("fast", []),

@@ -162,7 +162,7 @@ def test_explanations_say_meaning_values_default_and_presets() -> None:
         "  Preset best: learnt",
         "  Preset fast: learnt",
     ]
-    assert "paper" not in explain("text.case")[0].settings[0].lines()[3]
+    assert "paper" not in explain("text.words")[0].settings[0].lines()[3]
     assert len(explain("rank")[0].settings) == 6
     assert len(explain(None)) == 11
     for name, known in (("rank.bta", "rank.cross, rank.blocks"), ("rnk", "text, vision")):
@@ -221,7 +221,6 @@ IDLE = [
     ("pretrain.hard_similarity=0.8", "pretrain.hard_positives=false", "pretrain.hard_positives = true"),
     ("finetune.margin=0.3", "finetune.loss=softmax", 'finetune.loss = "cosine"'),
     ("finetune.sampled=64", "finetune.loss=cosine", 'finetune.loss = "softmax"'),
-    ("text.case=true", "text.train_layers=2", 'text.train_layers = "all"'),
     ("vision.stages=true", "vision.train_layers=0", 'vision.model = "offline"'),
     ("embed.stages=true", "vision.stages=false", "vision.stages = true"),
     ("embed.fusion=early", "modalities=text", 'modalities = "both"'),

@@ -53,10 +53,6 @@ class Searcher:
         """Return a row per text, (n, D)."""
         shortened = [text[: self.facts["text"]["max_characters"]] for text in texts]
         found = [encoding.ids for encoding in self.tokenizer.encode_batch(shortened)]
-        if case := self.facts["text"]["case_tokens"]:
-            found = [
-                [*ids[:1], case[case_style(t)], *ids[1:]] for ids, t in zip(found, shortened, strict=True)
-            ]
         ids = np.zeros((len(found), max(map(len, found))), np.int64)
         mask = np.zeros_like(ids)
         for row, tokens in enumerate(found):
@@ -80,18 +76,6 @@ def pixels(path, size):
     canvas = Image.new("RGB", (size, size), "white")
     canvas.paste(image, ((size - width) // 2, (size - height) // 2))
     return np.array(canvas)
-
-
-def case_style(text):
-    """Return the number of a text's case style, as in mufin/encode/case.py."""
-    capital = [word[0].isupper() for word in text.split() if word[0].isalpha()]
-    if not capital:
-        return 0
-    if text.isupper() and len(text) > 1:
-        return 1
-    if all(capital):
-        return 2 if len(capital) > 1 else 3
-    return 4 if capital[0] else 5 if any(capital) else 6
 
 
 if __name__ == "__main__":

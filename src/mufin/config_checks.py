@@ -86,7 +86,6 @@ REQUIREMENTS = [
     ),
     Requirement('finetune.loss = "cosine"', lambda c: c.finetune.loss == "cosine", ("finetune.margin",)),
     Requirement('finetune.loss = "softmax"', lambda c: c.finetune.loss == "softmax", ("finetune.sampled",)),
-    Requirement('text.train_layers = "all"', lambda c: c.text.train_layers == "all", ("text.case",)),
     Requirement(
         'vision.model = "offline" and vision.train_layers = 0',
         lambda c: c.vision.model == "offline" and c.vision.train_layers == 0,

@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The packaged encoders with the text encoder trained, a softmax over many labels, and a memory.
     "best": _FAST
     | {
-        "text": _OFFLINE["text"] | {"train_layers": "all", "case": True},
+        "text": _OFFLINE["text"] | {"train_layers": "all"},
         "vision": {"model": "offline", "train_layers": 0, "size": 192, "stages": "every"},
         "embed": _FAST["embed"] | {"dim": 384, "stages": True},
         "finetune": _FAST["finetune"] | {"encoder_epochs": 22, "encoder_lr": 2e-4, "label_encoders": False},

@@ -27,9 +27,6 @@ class Text(Section):
     """Number of final layers to train: 0, n or "all". Outputs of frozen layers are cached."""
     max_length: int = Field(32, ge=3, le=8192)
     """Maximum number of tokens per text; longer texts are truncated."""
-    case: bool = False
-    """Add a token that tells an uncased encoder how the text is capitalised: lower, Title Case, Sentence
-    case, UPPER. Needs all layers trained and a vocabulary with unused tokens. Beyond the paper."""
     words: bool = False
     """Also represent texts as bags of words and character n-grams: training points with similar words vote,
     and words shared with a label count as evidence. Beyond the paper."""

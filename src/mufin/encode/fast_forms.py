@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mufin.data.ragged import CPU, Ragged
-from mufin.encode.case import case_tokens, insert_case_tokens
 from mufin.encode.checkpoints import Layout, check_layout, check_tokenizer, hash_tokenizer, tokenizing
 from mufin.encode.network import Lite0, hash_weights
 from mufin.encode.text import MAX_CHARACTERS, MIN_BF16_WIDTH, PACKED_BATCH, TextEncoder
@@ -88,10 +87,8 @@ class FastTextEncoder(nn.Module):
         self.depth: Layers = 0 if settings.train_layers == 0 else "all"
         self.network = StoredBert(config, _dtype(self.width, device), device)
         self.tokenizer = Tokenizer.from_str(self.layout[TOKENIZER].decode())
-        reads_case = settings.case and settings.train_layers == "all"
-        self.case = case_tokens(self.tokenizer) if reads_case else []
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(self.max_length - (1 if self.case else 0))
+        self.tokenizer.enable_truncation(self.max_length)
 
     @staticmethod
     def can_load(settings: Text, folder: Path, device: torch.device = CPU) -> bool:
@@ -112,8 +109,7 @@ class FastTextEncoder(nn.Module):
         weights = hash_weights(self.network.weights if self.depth == 0 else {})
         rounded = self.depth == 0 and self.network.dtype != torch.float32
         words = hash_tokenizer(json.loads(self.tokenizer.to_str()))
-        case = "-case" if self.case else ""
-        return f"text-{weights}{'-bf16' * rounded}-{words}-{self.depth}-{self.max_length}{case}"
+        return f"text-{weights}{'-bf16' * rounded}-{words}-{self.depth}-{self.max_length}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str]) -> Ragged:
@@ -121,8 +117,6 @@ class FastTextEncoder(nn.Module):
         shortened = [text[:MAX_CHARACTERS] for text in texts]
         with tokenizing():
             ids = [row.ids for row in self.tokenizer.encode_batch_fast(shortened)]
-        if self.case:
-            ids = insert_case_tokens(ids, shortened, self.case)
         tokens = Ragged.of_lists(ids)
         if self.depth == "all":
             return tokens

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from mufin.data.ragged import Ragged, offsets_of, ranges
 from mufin.encode.bag import Bag
-from mufin.encode.case import case_tokens, insert_case_tokens
 from mufin.encode.checkpoints import (
     check_tokenizer,
     hash_tokenizer,
@@ -80,8 +79,6 @@ class TextEncoder(nn.Module):
             self.cut.check(call, lambda output: output.last_hidden_state)
         replace_dropout(self.network)
         self.packed: FastBert | None = None
-        reads_case = settings.case and settings.train_layers == "all"
-        self.case = case_tokens(self.tokenizer) if reads_case else []
         self.max_positions = _max_positions(config, self.cut.embeddings)
         if self.max_positions is not None and self.max_length > self.max_positions:
             raise ConfigError(
@@ -114,8 +111,7 @@ class TextEncoder(nn.Module):
     def fingerprint(self) -> str:
         """Identify everything but the texts that frozen-layer outputs depend on."""
         words = hash_tokenizer(tokenizer_rules(self.tokenizer))
-        case = "-case" if self.case else ""
-        return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}{case}"
+        return f"text-{self.cut.fingerprint}-{words}-{self.depth}-{self.max_length}"
 
     @torch.no_grad()
     def prepare(self, texts: Sequence[str], batch: int | None = None) -> Ragged:
@@ -124,12 +120,8 @@ class TextEncoder(nn.Module):
         Returns a (1, H) vector per text if no layer is trained, (T, H) hidden states at the cut, or (T,)
         token ids if all layers are trained.
         """
-        shortened = [text[:MAX_CHARACTERS] for text in texts]
         with TOKENIZER_LOCK, tokenizing():
-            ids = self._tokenized(shortened)
-        if self.case:
-            ids = insert_case_tokens(ids, shortened, self.case)
-        tokens = Ragged.of_lists(ids)
+            tokens = Ragged.of_lists(self._tokenized([text[:MAX_CHARACTERS] for text in texts]))
         if self.depth == "all":
             return tokens
         order = np.argsort(tokens.lengths, kind="stable")  # group similar lengths to avoid padding
@@ -143,13 +135,13 @@ class TextEncoder(nn.Module):
 
     def _tokenized(self, texts: list[str]) -> list[list[int]]:
         """Return token ids, without what transformers computes beside them: half the time."""
-        room = self.max_length - (1 if self.case else 0)
         if not self.tokenizer.is_fast:
-            ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=room)["input_ids"]
+            encoded = self.tokenizer(texts, truncation=True, max_length=self.max_length)
+            ids: list[list[int]] = encoded["input_ids"]
             return ids
         tokenizer = self.tokenizer.backend_tokenizer
         tokenizer.no_padding()
-        tokenizer.enable_truncation(room, direction=self.tokenizer.truncation_side)
+        tokenizer.enable_truncation(self.max_length, direction=self.tokenizer.truncation_side)
         return [row.ids for row in tokenizer.encode_batch_fast(texts)]
 
     @property

