@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _OFFLINE = {
-    "text": {
-        "model": "offline", "train_layers": 0, "words": True, "linear": True, "pretrained_similarity": True,
-    },
+    "text": {"model": "offline", "train_layers": 0, "words": True, "linear": True},
     "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }  # fmt: skip
 
