@@ -33,8 +33,8 @@ HUGE = 10**9
 def made(shop: Catalogue, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with every signal, and a faiss file."""
     settings = [
-        "text.words=true", "memory.neighbours=5", "rank.beta=learnt", "retrieve.search=approximate",
-        "pretrain.epochs=1", "finetune.epochs=1",
+        "text.words=true", "text.pretrained_similarity=true", "memory.neighbours=5", "rank.beta=learnt",
+        "retrieve.search=approximate", "pretrain.epochs=1", "finetune.epochs=1",
     ]  # fmt: skip
     path = tmp_path_factory.mktemp("made") / "run"
     fit(shop, tiny_config.override(settings), path, quiet=True)
@@ -202,7 +202,9 @@ def test_arrays_that_point_out_of_others(file: str, name: str, folder: Path) -> 
     assert load(folder).recommend(ASKED)
 
 
-@pytest.mark.parametrize("file", [f"{name}.safetensors" for name in ("labels", "index", "memory", "words")])
+@pytest.mark.parametrize(
+    "file", [f"{name}.safetensors" for name in ("labels", "index", "memory", "words", "pretrained")]
+)
 def test_tensors_of_another_shape_or_kind(file: str, folder: Path) -> None:
     path = part(folder, file)
     tensors = load_file(path)

@@ -29,7 +29,7 @@ def test_the_same_bytes_from_a_cold_and_a_warm_cache(
     """Of all files, the tokenizer's, too."""
     monkeypatch.setenv("MUFIN_CACHE", str(tmp_path / "cache"))
     trained = [f"{kind}.train_layers={layers}" for kind in ("text", "vision")]
-    config = tiny_config.override([*trained, "memory.neighbours=5"])
+    config = tiny_config.override([*trained, "memory.neighbours=5", "text.pretrained_similarity=true"])
     for name in ("cold", "warm"):
         fit(made_shop(2), config, tmp_path / name, quiet=True)
     assert list((tmp_path / "cache").rglob("*.features"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 _OFFLINE = {
-    "text": {"model": "offline", "train_layers": 0, "words": True, "linear": True},
+    "text": {
+        "model": "offline", "train_layers": 0, "words": True, "linear": True, "pretrained_similarity": True,
+    },
     "vision": {"model": "offline", "train_layers": 0, "size": 128, "stages": True},
 }  # fmt: skip
 

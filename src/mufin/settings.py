@@ -33,6 +33,10 @@ class Text(Section):
     linear: bool = False
     """Also train a linear classifier of words for each label on the remembered points, if at least 1,000 have
     texts. Needs `text.words` and `memory.neighbours`. Beyond the paper."""
+    pretrained_similarity: bool = False
+    """Also compare titles and labels with the encoder as it was before training, since training makes it
+    forget words that are rare in this catalogue. Runs a second encoder unless the first is frozen. Beyond the
+    paper."""
 
 
 class Vision(Section):

@@ -92,7 +92,7 @@ def test_a_search_without_torch_finds_the_same(
 def test_the_packaged_encoders_are_exported(shop: Catalogue, files: list[str], tmp_path: Path) -> None:
     """With features of every stage."""
     tiny = ["pretrain.epochs=1", "finetune.epochs=1", "run.batches=1", "vision.size=64", "memory.loss=0"]
-    config = Config.preset("best").override(tiny)
+    config = Config.preset("best").override([*tiny, "text.pretrained_similarity=false"])
     fit(shop, config, tmp_path / "run", quiet=True)
     model = load(tmp_path / "run", exact=True)
     export(model, tmp_path / "out", "onnx")

@@ -20,6 +20,7 @@ from mufin.data.ragged import Ints
 from mufin.encode.features import Features
 from mufin.encode.rows import DenseRows
 from mufin.files.tensors import Tensors
+from mufin.progress import Task
 from mufin.serve.connections import Door
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
 from serving import client_of, listening
@@ -36,10 +37,10 @@ class Initials(Signal):
     labels: Tensor  # (L, 128)
 
     @classmethod
-    def of(cls, config: Config) -> Initials:
+    def of(cls, config: Config, layout: Path | None = None) -> Initials:
         return cls(torch.zeros(0, 128))
 
-    def read(self, items: Items, features: Features) -> DenseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> DenseRows:
         letters = ["".join(texts or ())[:1].lower() for texts in items.texts.to_pylist()]
         rows = torch.zeros(len(letters), 128)
         for row, letter in enumerate(letters):

@@ -29,7 +29,12 @@ def size_of(folder: Path) -> int:
         ("modalities=image", "rank.beta=learnt", "rank.cross=none"),
         ("embed.fusion=early", "pretrain.epochs=0", "run.validation=0"),
         ("text.words=true", "memory.neighbours=5", "memory.loss=0.5", "rank.alpha=one"),
-        ("text.train_layers=1", "rank.start=centroid", "run.pictures=false"),
+        (
+            "text.train_layers=1",
+            "text.pretrained_similarity=true",
+            "rank.start=centroid",
+            "run.pictures=false",
+        ),
     ],
     ids=lambda changes: " ".join(changes) or "defaults",
 )

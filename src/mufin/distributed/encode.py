@@ -20,6 +20,8 @@ from mufin.encode.embedder import Embedder
 from mufin.errors import UsageError
 from mufin.model.store import pick_device
 from mufin.progress import Progress
+from mufin.signals import signals_of
+from mufin.signals.evidence import read
 
 ROWS = SHARD_SIZE // 4  # items per task: with texts and images, about one file of the cache each
 
@@ -39,11 +41,13 @@ class Worker:
         os.environ["MUFIN_CACHE"] = str(cache)
         self.catalogue = Catalogue.read(folder).only(config.modalities)
         self.embedder = Embedder(config).to(pick_device(config.run.device))
+        networks = [signal for signal in signals_of(config) if signal.network is not None]
+        self.signals = [signal.to(self.embedder.device) for signal in networks]
 
     def __call__(self, task: Task) -> int:
         """Encode rows; return how many."""
         items = self.catalogue.labels if task.labels else self.catalogue.items
-        self.embedder.features(items.take(task.rows))
+        read(self.embedder, self.signals, items.take(task.rows))
         return len(task.rows)
 
 

@@ -204,7 +204,7 @@ class Embedder(nn.Module):
         """Move loaded weights to a device; unless `exact`, use the fastest form for prediction."""
         for encoder in (self.text, self.vision):
             if encoder is not None and not exact:
-                accelerate(encoder, device)
+                accelerate(encoder, device, one_pass=True)
         moved = exact or device.type != "cpu"
         if self.vision is not None and isinstance(self.vision.network, Lite0) and moved:
             self.vision.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch omits it

@@ -36,11 +36,13 @@ def text_encoder(
     return TextEncoder(settings, folder, whole)
 
 
-def accelerate(encoder: TextEncoder | FastTextEncoder | VisionEncoder, device: torch.device) -> None:
+def accelerate(
+    encoder: TextEncoder | FastTextEncoder | VisionEncoder, device: torch.device, one_pass: bool = False
+) -> None:
     """Move an encoder to a device in the fastest form for prediction; its state dict is unchanged.
 
-    Folded batch norms; on a CPU packed products; on a GPU bf16, and frozen and trained layers run together,
-    without a transfer to the host in between.
+    Folded batch norms; on a CPU packed products; on a GPU bf16, and with `one_pass` frozen and trained layers
+    run together, without a transfer to the host in between.
     """
     if isinstance(encoder, FastTextEncoder):  # built for its device
         return
@@ -51,14 +53,14 @@ def accelerate(encoder: TextEncoder | FastTextEncoder | VisionEncoder, device: t
     if device.type == "cpu":
         pack_products(encoder.network)
     elif device.type == "cuda":
-        round_to_bf16(encoder)
+        round_to_bf16(encoder, one_pass)
 
 
-def round_to_bf16(encoder: TextEncoder | VisionEncoder) -> None:
-    """Convert to bf16, and run all layers together."""
+def round_to_bf16(encoder: TextEncoder | VisionEncoder, one_pass: bool) -> None:
+    """Convert to bf16; with `one_pass`, run all layers together."""
     encoder.network.to(torch.bfloat16)
     encoder.cut.precision = "-bf16"
-    if encoder.depth != 0:
+    if one_pass and encoder.depth != 0:
         encoder.depth = "all"
 
 

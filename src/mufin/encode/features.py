@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mufin.data.items import Items
@@ -16,6 +17,8 @@ from mufin.data.relation import Relation
 from mufin.encode.cache import FeatureCache, keys, read
 from mufin.encode.rows import Rows
 from mufin.progress import SILENT, Task
+
+TINY = 1e-12  # avoids division by zero
 
 
 class Encoder(Protocol):
@@ -216,6 +219,29 @@ def extract(
         rows, which = _prepared(encoder, listed, cached, task)
         parts.append(Descriptors.of(rows, which, offsets))
     return Features(parts[0], parts[1])
+
+
+def first_text_of(
+    items: Items, encoder: Encoder, cached: bool = True, task: Task = SILENT
+) -> NDArray[np.float16]:
+    """Encode the first text of each item: unit rows (n, H), zero for an item without text."""
+    offsets, texts = items.flat_texts()
+    named = np.flatnonzero(np.diff(offsets))
+    if not len(named):
+        return np.zeros((len(items), encoder.width), np.float16)
+    titles = texts.take(offsets[named]).to_pylist()
+    rows, which = _prepared(encoder, titles, cached, task)
+    return first_text(Descriptors(rows, which, offsets_of(np.diff(offsets) > 0)))
+
+
+def first_text(texts: Descriptors) -> NDArray[np.float16]:
+    """Return the encoded first text of each item: unit rows (n, H), zero for an item without text."""
+    named = np.flatnonzero(np.diff(texts.offsets))
+    found = np.zeros((len(texts.offsets) - 1, texts.rows.flat.shape[1]), np.float16)
+    if len(named):
+        rows = texts.rows.flat[texts.which[texts.offsets[named]]]
+        found[named] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY)
+    return found
 
 
 def _prepared(encoder: Encoder, descriptors: Sequence[Any], cached: bool, task: Task) -> tuple[Ragged, Ints]:

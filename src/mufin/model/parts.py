@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,19 @@ from mufin.data.images import read_bytes
 from mufin.data.items import Items
 from mufin.data.pictures import StoredPictures
 from mufin.encode.bag import PackedBags
+from mufin.encode.embedder import Embedder
 from mufin.errors import CatalogueError, ModelError, UsageError
 from mufin.files.folder import RECOVERY_HINT
 from mufin.files.tensors import FLOATS, Tensors, read_tensors, write_tensors
 from mufin.model.labels import Labels
+from mufin.rank.ranker import Ranker
 from mufin.retrieve.approximate import ApproximateIndex
 from mufin.retrieve.build import Index, build_index, on_cpu
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.milvus import MilvusIndex
 from mufin.settings import Retrieve
+from mufin.signals.base import Signal
 from mufin.signals.compatibility import Compatibility
 
 IMAGE_BYTES_IN_MEMORY = 64 << 20  # label images beyond this total size stay in their file
@@ -41,8 +44,16 @@ Files = dict[str, Path]
 # -- the network ---------------------------------------------------------------------------------------------
 
 
+def named_networks(embedder: Embedder, ranker: Ranker, signals: Sequence[Signal]) -> dict[str, nn.Module]:
+    """Return all modules with weights by the names they are stored under."""
+    of_signals = {
+        f"signals.{signal.name}": signal.network for signal in signals if signal.network is not None
+    }
+    return {"embedder": embedder, "ranker": ranker, **of_signals}
+
+
 def write_network(path: Path, modules: dict[str, nn.Module]) -> None:
-    """Write the weights of encoders, projections, A_S and A_C."""
+    """Write the weights of encoders, projections, A_S, A_C and signals."""
     named = (
         (f"{name}.{key}", t) for name, module in modules.items() for key, t in module.state_dict().items()
     )

@@ -30,6 +30,8 @@ import torch
 from mufin.config import Config
 from mufin.encode.checkpoints import Layout
 from mufin.encode.embedder import Embedder
+from mufin.encode.fast_forms import accelerate
+from mufin.encode.text import TextEncoder
 from mufin.errors import ConfigError, ModelError, MufinError
 from mufin.files.folder import (
     MANIFEST,
@@ -47,6 +49,7 @@ from mufin.model.manifest import FORMAT, label_independent_parts, read_model_man
 from mufin.model.mufin import Mufin
 from mufin.model.parts import (
     Files,
+    named_networks,
     read_compatibility,
     read_index,
     read_labels,
@@ -81,7 +84,8 @@ def save(model: Mufin, folder: Path | str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _staged_save(model, folder) as staged:
         (staged / "config.toml").write_text(model.config.to_toml(), "utf-8")
-        write_network(staged / "network.safetensors", {"embedder": model.embedder, "ranker": model.ranker})
+        modules = named_networks(model.embedder, model.ranker, model.signals)
+        write_network(staged / "network.safetensors", modules)
         _write_labels(model, staged)
         if model.compatibility is not None:
             write_tensors(staged / "compatibility.safetensors", model.compatibility.tensors())
@@ -205,9 +209,9 @@ def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bo
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from None
     layout = Layout(files["layout/text/config.json"].parents[1], None if exact else where)
-    embedder, ranker = _build_networks(config, layout)
-    weights = read_network(files["network.safetensors"], {"embedder": embedder, "ranker": ranker}, exact)
-    embedder.place(where, exact)
+    embedder, ranker, signals = _build_networks(config, layout)
+    weights = read_network(files["network.safetensors"], named_networks(embedder, ranker, signals), exact)
+    _move_encoders(embedder, signals, where, exact)
     if not exact:
         release(next(iter(weights.values())), files["network.safetensors"])
     compatibility = (
@@ -216,7 +220,7 @@ def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bo
         else None
     )
     known = _read_known(files, manifest, config, (embedder, ranker.to(where)), where)
-    signals = _read_signals(files, known, signals_of(config), where)
+    signals = _read_signals(files, known, signals, where)
     try:
         mixture = Mixture.of(signals, manifest["mixture"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -238,10 +242,18 @@ def _load(folder: Path, manifest: dict[str, Any], where: torch.device, exact: bo
     return model
 
 
-def _build_networks(config: Config, layout: Layout) -> tuple[Embedder, Ranker]:
+def _move_encoders(embedder: Embedder, signals: Sequence[Signal], device: torch.device, exact: bool) -> None:
+    """Move the encoders to the device, in their fast form unless `exact`."""
+    embedder.place(device, exact)
+    for signal in signals:
+        if isinstance(signal.network, TextEncoder) and not exact:  # not `FastTextEncoder`
+            accelerate(signal.network, device)
+
+
+def _build_networks(config: Config, layout: Layout) -> tuple[Embedder, Ranker, Sequence[Signal]]:
     """Build networks from the stored configuration; their weights are loaded later."""
     try:
-        return Embedder(config, layout), Ranker(config)
+        return Embedder(config, layout), Ranker(config), signals_of(config, layout)
     except MufinError:
         raise
     except Exception as error:  # libraries may raise anything for an untrusted configuration

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from scipy.sparse import csr_matrix
-from torch import Tensor
+from torch import Tensor, nn
 
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
 from mufin.encode.bag import Bag, PackedBags
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Features, Groups
 from mufin.encode.rows import Rows
 from mufin.errors import ModelError
 from mufin.files.folder import RECOVERY_HINT
 from mufin.files.tensors import Tensors, read_tensors, write_tensors
+from mufin.progress import Task
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import among, pair_keys
 
@@ -151,10 +153,11 @@ class Signal:
     description: ClassVar[str]  # a few words for users
     columns: ClassVar[tuple[Column, ...]]
     clues: ClassVar[tuple[str, ...]] = ()  # names of what `familiar` returns
+    network: nn.Module | None = None  # extra weights, stored with the model's other networks
 
     @classmethod
-    def of(cls, config: Config) -> Self | None:
-        """Create the untrained signal, or None if the settings disable it."""
+    def of(cls, config: Config, layout: Layout | None = None) -> Self | None:
+        """Create the untrained signal, or None if the settings disable it; `layout` as in `Embedder`."""
         return cls()
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -163,7 +166,7 @@ class Signal:
         """Learn from the training items what `read` needs."""
         return self
 
-    def read(self, items: Items, features: Features) -> Rows | None:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> Rows | None:
         """Extract what the signal needs from each item besides its bag, for queries and labels alike."""
         return None
 

@@ -29,12 +29,8 @@ def read(
     task: Task = SILENT,
 ) -> Features:
     """Return the frozen encoder outputs of all descriptors, with the readings of each signal."""
-    return with_readings(embedder.features(items, cached, task), signals, items)
-
-
-def with_readings(features: Features, signals: Sequence[Signal], items: Items) -> Features:
-    """Return the features of these items with the readings of each signal."""
-    readings = {signal.name: signal.read(items, features) for signal in signals}
+    features = embedder.features(items, cached, task)
+    readings = {signal.name: signal.read(items, features, cached, task) for signal in signals}
     return replace(features, readings={name: rows for name, rows in readings.items() if rows is not None})
 
 
@@ -44,8 +40,10 @@ def read_some(
     """Read features of these rows only; row numbers stay, and other rows are empty."""
     used = np.unique(rows)
     chosen = items.take(used)
-    texts, images = chosen.flat_texts()[1], chosen.flat_images()[1]
-    with progress.task(name, len(texts) + len(images)) as task:
+    (starts, texts), images = chosen.flat_texts(), chosen.flat_images()[1]
+    # A signal with its own network encodes every title once more.
+    extra_titles = int(np.count_nonzero(np.diff(starts))) * sum(s.network is not None for s in signals)
+    with progress.task(name, len(texts) + len(images) + extra_titles) as task:
         features = read(embedder, signals, chosen, task=task)
     return features.spread(used, len(items))
 

@@ -14,10 +14,12 @@ from torch.nn import functional as F
 
 from mufin.config import Config
 from mufin.data.items import Items
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Features
 from mufin.encode.network import Lite0
 from mufin.encode.rows import DenseRows
 from mufin.files.tensors import Tensors
+from mufin.progress import Task
 from mufin.signals.base import Candidates, Known, Query, Signal, Training
 
 WIDTH = 256  # columns kept per item: neighbouring outputs of the encoder are averaged
@@ -42,12 +44,12 @@ class Images(Signal):
     known: Tensor  # (M, 256) unit rows
 
     @classmethod
-    def of(cls, config: Config) -> Images | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Images | None:
         if config.modalities == "text" or config.vision.train_layers != 0 or not config.memory.neighbours:
             return None
         return cls(not config.embed.stages, torch.zeros(0, WIDTH))
 
-    def read(self, items: Items, features: Features) -> DenseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> DenseRows:
         """Return the mean features of each item's images, zero without an image."""
         images, mean = features.image, torch.zeros(len(items), WIDTH)
         if len(images.which):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.ragged import Ints
+from mufin.encode.checkpoints import Layout
 from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import WIDTH
 from mufin.files.tensors import Tensors, sparse_tensors
@@ -46,7 +47,7 @@ class Linear(Signal):
     bias: Tensor  # (L,)
 
     @classmethod
-    def of(cls, config: Config) -> Linear | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Linear | None:
         if not (config.text.linear and config.text.words and config.memory.neighbours):
             return None
         return cls(config.memory, SparseRows.none(WIDTH), torch.zeros(0))

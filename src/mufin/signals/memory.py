@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mufin.config import Config
 from mufin.data.ragged import Ints
+from mufin.encode.checkpoints import Layout
 from mufin.files.tensors import Tensors
 from mufin.retrieve.approximate import ApproximateIndex, sample
 from mufin.retrieve.build import Index, build_index, on_cpu
@@ -64,7 +65,7 @@ class Memory(Signal):
     keys: Tensor  # (M, D) unit rows: x̂¹ of the remembered points
 
     @classmethod
-    def of(cls, config: Config) -> Memory | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Memory | None:
         if not config.memory.neighbours:
             return None
         return cls(config.memory, torch.zeros(0, config.embed.dim))

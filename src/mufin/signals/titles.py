@@ -13,10 +13,12 @@ from torch import Tensor
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.ragged import Ints, spans
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Features
 from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import TITLE_WIDTH, title_words
 from mufin.files.tensors import Tensors, sparse_tensors
+from mufin.progress import Task
 from mufin.retrieve.lists import Lists
 from mufin.retrieve.shortlist import among
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training
@@ -49,14 +51,14 @@ class Titles(Signal):
     title_labels: Lists  # of the M remembered points; all empty if the catalogue lists its title labels
 
     @classmethod
-    def of(cls, config: Config) -> Titles | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Titles | None:
         if not config.text.words:
             return None
         empty = SparseRows.none(TITLE_WIDTH, "set")
         vote = bool(config.memory.title_labels and config.memory.neighbours)
         return cls(vote, empty, Lists.none(0, torch.device("cpu")))
 
-    def read(self, items: Items, features: Features) -> SparseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> SparseRows:
         return SparseRows.of(title_words(items), "set")
 
     def propose(self, query: Query, k: int) -> list[Tensor]:

@@ -11,10 +11,12 @@ from torch import Tensor
 from mufin.config import Config
 from mufin.data.items import Items
 from mufin.data.ragged import Ints
+from mufin.encode.checkpoints import Layout
 from mufin.encode.features import Features
 from mufin.encode.rows import SparseRows, products
 from mufin.encode.words import WIDTH, inverse_frequency, tfidf
 from mufin.files.tensors import Tensors, sparse_tensors
+from mufin.progress import Task
 from mufin.retrieve.postings import most_alike
 from mufin.settings import Memory as Settings
 from mufin.signals.base import Candidates, Column, Known, Query, Signal, Training, nearest_vote
@@ -41,7 +43,7 @@ class Words(Signal):
     points: SparseRows  # (M, 2¹⁸), empty without voting; its transpose is stored to speed up the first query
 
     @classmethod
-    def of(cls, config: Config) -> Words | None:
+    def of(cls, config: Config, layout: Layout | None = None) -> Words | None:
         if not config.text.words:
             return None
         empty = SparseRows.none(WIDTH)
@@ -51,7 +53,7 @@ class Words(Signal):
         """Compute the inverse document frequency of each word."""
         return replace(self, idf=torch.from_numpy(inverse_frequency(items)))
 
-    def read(self, items: Items, features: Features) -> SparseRows:
+    def read(self, items: Items, features: Features, cached: bool, task: Task) -> SparseRows:
         return SparseRows.of(tfidf(items, self.idf.numpy()))
 
     def propose(self, query: Query, k: int) -> list[Tensor]:

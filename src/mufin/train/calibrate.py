@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -112,15 +112,14 @@ class _Calibration:
         items = [self.catalogue.items] if self.shared else [read, self.catalogue.labels]
         self.samples: dict[str, Sample] = {}
         with self.embedder.eval_mode():
-            self.encodings = {
-                name: self._encoding(name, kind, items) for name, kind in self._encoders().items()
-            }
+            self.encodings = {name: self._encoding(name, kind, items) for name, kind in self._encoders()}
         task.advance()
 
-    def _encoders(self) -> dict[str, Encoder]:
-        """Return the encoders of texts and images."""
-        vision = self.embedder.vision
-        return {"texts": self.embedder.text} | ({} if vision is None else {"images": vision})
+    def _encoders(self) -> list[tuple[str, Encoder]]:
+        """Return the encoders of texts and images, and that of titles if a signal has its own."""
+        own = [("titles", signal.network) for signal in self.signals if signal.network is not None]
+        both = [("texts", self.embedder.text), ("images", self.embedder.vision), *own]
+        return [(name, cast(Encoder, encoder)) for name, encoder in both if encoder is not None]
 
     def _encoding(self, name: str, encoder: Encoder, items: list[Items]) -> Encoding:
         """Encode a few descriptors, and count those that are not in the cache."""
@@ -176,7 +175,7 @@ class _Calibration:
             of, encodings, self.load_seconds, mini.reading_seconds, frozen, trained, point, label, search,
             max(0.0, assembling), saving, thumbnail_seconds, thumbnail_bytes, trains,
             network_bytes=sum(4 * t.numel() for t in weights if t.requires_grad),
-            encoded_bytes=4 * sum(encoder.width for encoder in self._encoders().values()),
+            encoded_bytes=4 * sum(encoder.width for name, encoder in self._encoders() if name != "titles"),
             item_bytes=mini.reading_bytes / max(1, of.items),
             fixed_folder=fixed, label_folder=by_label / of.labels,
             point_folder=by_point / max(1, of.remembered), peak=peak_memory(),
@@ -284,12 +283,15 @@ def _spread(descriptors: Sequence[Any], most: int) -> list[Any]:
 
 
 def _descriptors(name: str, items: list[Items]) -> Sequence[Any]:
-    """Return the different texts of the items, or all their images."""
+    """Return the different texts or titles of the items, or all their images."""
     if name == "images":
         found = [each.flat_images()[1] for each in items]
         return [x for each in found for x in each] if len(found) > 1 else found[0]
-    texts = pa.concat_arrays([each.flat_texts()[1] for each in items])
-    different: list[str] = pc.unique(texts).to_pylist()
+    arrays = []
+    for each in items:
+        offsets, texts = each.flat_texts()
+        arrays.append(texts.take(offsets[:-1][np.diff(offsets) > 0]) if name == "titles" else texts)
+    different: list[str] = pc.unique(pa.concat_arrays(arrays)).to_pylist()
     return different
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mufin.config import Config
@@ -19,9 +20,10 @@ from mufin.data.items import Items
 from mufin.data.ragged import Ints, Ragged, offsets_of
 from mufin.data.split import Split
 from mufin.encode.embedder import Embedder
-from mufin.encode.features import Descriptors, Features, Groups, extract
+from mufin.encode.features import Descriptors, Features, Groups, extract, first_text
+from mufin.encode.rows import DenseRows
+from mufin.progress import SILENT
 from mufin.signals.base import Signal
-from mufin.signals.evidence import with_readings
 from mufin.train.data import TrainingData
 from mufin.train.validate import hold_out
 
@@ -119,7 +121,14 @@ def _some(rng: np.random.Generator, numbers: Ints, most: int) -> Ints:
 def _features(items: Items, signals: Sequence[Signal], samples: Mapping[str, Sample]) -> Features:
     """Return synthetic features, with what the signals read of these items."""
     features = extract(items, samples["texts"], samples.get("images"), cached=False)
-    return with_readings(features, signals, items)
+    readings = {}
+    for signal in signals:
+        if signal.network is None:
+            readings[signal.name] = signal.read(items, features, False, SILENT)
+        else:
+            titles = extract(items, samples["titles"], None, cached=False).text
+            readings[signal.name] = DenseRows(torch.from_numpy(first_text(titles)))
+    return replace(features, readings={name: rows for name, rows in readings.items() if rows is not None})
 
 
 def _encoded(embedder: Embedder, data: TrainingData) -> TrainingData:

@@ -79,5 +79,5 @@ class Effort:
     rows: int  # embedded by trained encoders
 
 
-FULL = Effort({"texts": 256, "images": 48}, 3, 192)
-QUICK = Effort({"texts": 64, "images": 16}, 1, 24)
+FULL = Effort({"texts": 256, "titles": 256, "images": 48}, 3, 192)
+QUICK = Effort({"texts": 64, "titles": 64, "images": 16}, 1, 24)
