@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mufin import Catalogue, Config, Item, Mufin, fit
 from mufin.data.items import Items
+from mufin.encode import rows
 from mufin.model import mufin as model_module
 from mufin.model.hits import Ranked
 from mufin.model.single import RECORD_AFTER, SingleQueries
@@ -52,7 +53,7 @@ def model(shop: Catalogue, tiny_config: Config) -> Mufin:
 
 @pytest.fixture
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (recorded, model_module, exact_gpu, lists, postings):
+    for module in (recorded, model_module, exact_gpu, lists, postings, rows):
         monkeypatch.setattr(module, "waits", lambda tensor: True)
 
 

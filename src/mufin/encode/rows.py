@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mufin.data.ragged import Ints, spans
-from mufin.runtime.recorded import pads, rounded_up
+from mufin.runtime.recorded import rounded_up, waits
 
 MAX_CELLS = 1 << 24  # cells looked up at a time
-MAX_PADDED_CELLS = 1 << 22  # cells looked up rather than wait for their number
 FEWEST_CELLS = 64  # of a padded row
 SKETCH_WIDTHS = 256, 4096  # numbers per sketch: fewest and most
 SKETCH_BYTES = 8 << 30  # of all sketches; more rows get narrower ones
@@ -156,9 +155,9 @@ class SparseRows:
         return torch.repeat_interleave(rows, self.offsets.diff(), output_size=len(self.columns))
 
     @cached_property
-    def longest(self) -> int:
-        """Cells of the longest row."""
-        return int(self.offsets.diff().amax()) if len(self) else 0
+    def keys(self) -> Tensor:
+        """Return row · width + column of each cell, ascending, (Σ,)."""
+        return self.row * self.width + self.columns
 
     def padded(self) -> SparseRows:
         """Add cells of value 0 to a single row, up to a power of two, so that few shapes are recorded."""
@@ -200,32 +199,26 @@ class SparseRows:
 
 def products(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
     """Return ⟨q, v⟩ (B, K) of queries q (B, V) with the rows v (n, V) chosen for each, (B, K); 0 for −1."""
-    if pads(chosen, chosen.numel() * rows.longest, MAX_PADDED_CELLS):
-        find = _products_by_padding
+    if len(queries) == 1 and waits(rows.values):
+        find = _products_of_one
     else:
         find = _products_by_lookup if rows.values.is_cuda else _products_by_query
     return find(queries, rows, chosen.clamp(min=0)).masked_fill(chosen < 0, 0.0)
 
 
-def _products_by_padding(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
-    """Look up as many cells of each chosen row as the longest row has."""
-    keys, width = queries.row * queries.width + queries.columns, queries.width
-    if not len(keys) or not len(rows.columns):
+def _products_of_one(query: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
+    """Look up each cell of the only query in the chosen rows (1, K), without waiting for their number."""
+    if not len(rows.keys) or not len(query.columns):
         return torch.zeros(chosen.shape, device=chosen.device)
-    first, counts = rows.extent(chosen)  # (B, K)
-    cell = torch.arange(rows.longest, device=chosen.device)
-    there = cell < counts[..., None]  # (B, K, longest)
-    places = (first[..., None] + cell).where(there, 0)
-    query = torch.arange(len(chosen), device=chosen.device)[:, None, None]
-    wanted = query * width + rows.columns[places]
-    at = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-    shared = (queries.values[at] * rows.values[places]).masked_fill_((keys[at] != wanted) | ~there, 0.0)
+    wanted = chosen[..., None] * rows.width + query.columns  # (1, K, Σ)
+    at = torch.searchsorted(rows.keys, wanted).clamp_(max=len(rows.keys) - 1)
+    shared = (query.values * rows.values[at]).masked_fill_(rows.keys[at] != wanted, 0.0)
     return shared.sum(-1, dtype=torch.float64).float()
 
 
 def _products_by_lookup(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
     """Look up each cell of the chosen rows among the cells of all queries."""
-    keys, width = queries.row * queries.width + queries.columns, queries.width
+    keys, width = queries.keys, queries.width
     if not len(keys):
         return torch.zeros(chosen.shape, device=chosen.device)
     first, counts = rows.extent(chosen)  # (B, K)

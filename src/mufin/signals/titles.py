@@ -145,7 +145,7 @@ def title_label_pairs(titles: SparseRows, labels: SparseRows) -> csr_matrix:
     Each label meets the titles with its rarest word; those without its second rarest word are dropped, and
     so on.
     """
-    keys, with_word = titles.row * titles.width + titles.columns, titles.T  # (Σ,) ascending; (V, M)
+    keys, with_word = titles.keys, titles.T  # (Σ,) ascending; (V, M)
     title_count = with_word.offsets.diff()  # (V,)
     first, sizes = labels.offsets[:-1], labels.offsets.diff()
     words = labels.columns[(labels.row * (len(titles) + 1) + title_count[labels.columns]).argsort()].long()
