@@ -63,6 +63,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "best, no linear": ("best", ["text.linear=false"]),
     "best, no early features": ("best", ["vision.stages=false", "embed.stages=false"]),
     "best, early fusion": ("best", ["embed.fusion=early"]),
+    "best, 10 epochs": ("best", ["finetune.epochs=10", "finetune.encoder_epochs=7"]),
     "fast": ("fast", []),
     "fast, text only": ("fast", ["modalities=text"]),
     "fast, image only": ("fast", ["modalities=image"]),

@@ -26,14 +26,17 @@ def family(title: str) -> str:
 def sliced(catalogue: Catalogue) -> Catalogue:
     """Split `train` into a new `train` and `test` by title family; the original test split is dropped.
 
+    An item without a title is a family of its own.
+
     If labels are items, pairs of the new test split are removed from the new train split in both directions,
     as in the original split.
     """
     train = catalogue.split("train")
-    families = [family(" ".join(catalogue.items[int(row)].texts[:1])) for row in train.members]
+    names = [catalogue.items.ids[int(row)].as_py() for row in train.members]
+    titles = [" ".join(catalogue.items[int(row)].texts[:1]) for row in train.members]
+    families = [family(title) if title else f"id {name}" for title, name in zip(titles, names, strict=True)]
     group = np.unique(families, return_inverse=True)[1]
     held_out = (np.random.default_rng(99).random(group.max() + 1) < TEST_FRACTION)[group]
-    names = [catalogue.items.ids[int(row)].as_py() for row in train.members]
     labels = catalogue.labels.ids.to_pylist()
     rows = np.split(train.relevance.indices, train.relevance.indptr[1:-1])
     pairs = [(name, [labels[l] for l in row]) for name, row in zip(names, rows, strict=True)]
