@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Callable
@@ -90,6 +91,41 @@ def test_the_command_lists_them(shop: Path, tmp_path: Path, mufin: Mufin, capsys
     shop.write_text("sku,title,photo,tags\nA,desk,,x\nA,lamp,,x\n")
     assert main(["import", "table", str(shop), "-o", str(tmp_path / "c"), *OPTIONS]) == 0
     assert "1 bad row\n" in capsys.readouterr().out
+
+
+def warnings_of(folder: Path, cells: list[str], **columns: str) -> dict[str, tuple[str, ...]]:
+    """Return the warnings about these cells of labels, with their examples."""
+    rows = [[f"r{number}", "a text", cell] for number, cell in enumerate(cells)]
+    with (folder / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["sku", "title", "tags"], *rows])
+    found = Catalogue.from_table(folder / "labels.csv", id="sku", text="title", labels="tags", **columns)
+    assert found.imported is not None
+    return {problem.message: problem.examples for problem in found.imported.problems}
+
+
+def test_several_labels_in_one_cell_are_noticed(tmp_path: Path) -> None:
+    lists = 'label looks like a list; write such a cell as "a|b", or import JSON lines or Parquet'
+    semicolon = 'label contains ";"; if that separates labels, pass --separator ";"'
+    comma = 'label contains ","; if that separates labels, pass --separator ","'
+    assert warnings_of(tmp_path, ["desks; oak", "lamps; steel", "rugs"]) == {
+        semicolon: ("desks; oak", "lamps; steel")
+    }
+    assert warnings_of(tmp_path, ["desks; oak", "lamps; steel", "rugs"], separator=";") == {}
+    assert warnings_of(tmp_path, ["desks, oak", "desks, steel", "rugs"]) == {
+        comma: ("desks, oak", "desks, steel")
+    }
+    listed = ['["desks", "oak"]', "['rugs']"]
+    assert warnings_of(tmp_path, [*listed, "rugs"]) == {lists: tuple(listed)}
+    # a comma in a few labels is not a separator, unless all of its parts are labels
+    few = ["desks|Home, garden", "desks|rugs", "lamps, oak|rugs", "desks, rugs", "oak"]
+    assert warnings_of(tmp_path, few) == {comma: ("desks, rugs",)}
+
+
+def test_labels_in_other_letters_are_noticed(tmp_path: Path) -> None:
+    message = "labels differ only in capital letters, and count as different labels"
+    assert warnings_of(tmp_path, ["Desks|rugs", "desks", "RUGS"]) == {
+        message: ("Desks", "desks", "rugs", "RUGS")
+    }
 
 
 def test_too_many_bad_rows_are_an_error(shop: Path, tmp_path: Path, capsys: Any) -> None:

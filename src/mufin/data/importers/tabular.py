@@ -15,6 +15,7 @@ from mufin.data.decoding import read_file
 from mufin.data.formats.files import Part
 from mufin.data.formats.schema import PICTURES, STRING, STRINGS
 from mufin.data.importers.imported import Imported, statistics
+from mufin.data.importers.label_forms import odd_labels
 from mufin.data.importers.records import Columns, Record, Records, SourceTable, quoted
 from mufin.data.importers.rows import ROWS_PER_BATCH, BadRows
 from mufin.data.items import Items
@@ -88,6 +89,8 @@ class _Builder:
             names = list(dict.fromkeys(label for record in self.records for label in record.labels))
             texts = pa.array([[name] for name in names], STRINGS)
             labels = Items.from_table(pa.table({"id": pa.array(names, STRING), "texts": texts}))
+            place = f"column {', '.join(self.columns.labels)}"
+            found.problems += odd_labels([record.labels for record in self.records], place)
         for table, places in self.unlabelled.items():
             add_warning(found.problems, "row without labels; an item, but in no split", table, places)
         catalogue = make(items_of(self.records), labels, self._split_parts() if self.columns.labels else [])
