@@ -265,6 +265,10 @@ def test_the_command_resumes(tiny_config: Config, tmp_path: Path, capsys: pytest
     assert main(train) == 2
     assert "--resume" in capsys.readouterr().err
     assert main([*train, "--resume", "--overwrite"]) == 2
+    with pytest.MonkeyPatch.context() as patch:  # refused before the plan, which takes a while
+        patch.setattr("mufin.train.calibrate.plan", None)
+        assert main([*train, "--resume", "--set", "finetune.epochs=9"]) == 2
+    assert "finetune.epochs was 3 and is 9" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "run")]) == 2
     assert "holds a stopped training" in capsys.readouterr().err
     assert main([*train, "--resume"]) == 0

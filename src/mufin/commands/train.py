@@ -112,11 +112,13 @@ def train(
     with keep_freed_memory():
         from mufin.train.calibrate import plan as plan_training
         from mufin.train.checkpoint import is_finished, refuse
-        from mufin.train.fit import fit
+        from mufin.train.fit import fit, refuse_other_settings
         from mufin.train.ranks import is_first, several_processes
 
         if not plan:
             refuse(output, existing)
+        if resume:
+            refuse_other_settings(output, used)
         planned, finished = None, resume and is_finished(output)
         with _resumable():
             if ray.wanted and not plan and not finished:

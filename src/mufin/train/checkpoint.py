@@ -67,8 +67,6 @@ class Checkpoints:
         self._kept: Mapping[str, Tensor] = {}  # of the last checkpoint written
         self._written, self._cost = time.monotonic(), 0.0
 
-    # -- write -----------------------------------------------------------------------------------------------
-
     def due(self) -> bool:
         """Whether it is time for a checkpoint: the interval has passed, and writing costs little of it."""
         passed = time.monotonic() - self._written
@@ -81,8 +79,7 @@ class Checkpoints:
             self._write(module, state, kept)
         except OSError as error:
             log.warning("no checkpoint was written to %s (%s); continuing", self.folder, error.strerror)
-        self._written = time.monotonic()
-        self._cost = self._written - started
+        self._written, self._cost = time.monotonic(), time.monotonic() - started
 
     def _write(self, module: str, state: State, kept: Mapping[str, Tensor]) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -123,8 +120,6 @@ class Checkpoints:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05d}"
 
-    # -- read ------------------------------------------------------------------------------------------------
-
     def read(self) -> Saved | None:
         """Read the newest intact checkpoint; None if there is none."""
         numbers = _numbers(self.folder)
@@ -138,13 +133,15 @@ class Checkpoints:
     def resume(self, identity: State) -> None:
         """Resume from the last checkpoint, which must be of the same settings and data."""
         self.saved, self.identity = self.read(), identity
-        if self.saved is None:
-            return
-        if changes := differences(self.saved.identity, identity):
-            raise UsageError(
-                f"{self.folder.parent}: cannot resume, since the stopped training was a different one: "
-                f"{'; '.join(changes[:5])}. Undo that, or to start again, {OVERWRITE}"
-            )
+        if self.saved is not None:
+            _refuse_changes(self.folder.parent, self.saved.identity, identity)
+
+    def refuse_other(self, settings: State) -> None:
+        """Raise UsageError if the newest checkpoint has other settings; its tensors are not read."""
+        with suppress(*DAMAGED):
+            newest = self._path(_numbers(self.folder)[-1])
+            then = json.loads((newest / FACTS).read_text("utf-8"))["identity"]
+            _refuse_changes(self.folder.parent, {name: then[name] for name in settings}, settings)
 
     def restart(self, identity: State) -> None:
         """Start again, without the checkpoints of an earlier training."""
@@ -161,6 +158,14 @@ class Checkpoints:
                 stage = {"pretrain": "pre-training"}.get(facts["module"], "fine-tuning")
                 return f"stopped during {stage}; its last checkpoint is {minutes} min old"
         return ""
+
+
+def _refuse_changes(run: Path, then: State, now: State) -> None:
+    if changes := differences(then, now):
+        raise UsageError(
+            f"{run}: cannot resume, since the stopped training was a different one: "
+            f"{'; '.join(changes[:5])}. Undo that, or to start again, {OVERWRITE}"
+        )
 
 
 @contextmanager
@@ -207,9 +212,8 @@ def refuse(run: Path, if_exists: IfExists) -> None:
     if if_exists == "refuse" and model:
         raise UsageError(f"{run} already holds a model. Choose another folder; to replace it, {OVERWRITE}")
     if run.is_dir() and not model and not stopped:
-        # Files of an interrupted run are allowed.
-        others = [path.name for path in run.iterdir() if not path.name.startswith((".mufin", "logs"))]
-        if others:
+        names = [path.name for path in run.iterdir()]  # those of an interrupted run are allowed
+        if others := [name for name in names if not name.startswith((".mufin", "logs"))]:
             raise UsageError(
                 f"{run} is not empty and not a model folder (it contains {others[0]}); choose another folder"
             )
@@ -239,11 +243,10 @@ def _read(path: Path) -> Saved:
 
 def _link(source: Path, target: Path) -> bool:
     """Link a file; return False where that is not possible."""
-    try:
+    with suppress(OSError):
         os.link(source, target)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _sync(path: Path) -> None:
@@ -256,9 +259,6 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(file)
-
-
-# -- state ---------------------------------------------------------------------------------------------------
 
 
 def pack(value: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:

@@ -92,6 +92,11 @@ def fit(
     return model
 
 
+def refuse_other_settings(out: Path, config: Config) -> None:
+    """Raise UsageError if a stopped training in this folder has other settings; computes nothing."""
+    Checkpoints(out, 0).refuse_other(_settings(config))
+
+
 def _finished(out: Path, config: Config, catalogue: Catalogue, split: str) -> Mufin:
     """Return the model of a finished training; raise UsageError if its settings or data differ."""
     model = load(out, config.run.device, exact=True)
