@@ -72,6 +72,7 @@ def test_an_unlikely_first_label_is_called_not_good(open_page: Callable[..., Pag
         notice = page.locator(".notice.unsure")
         expect(notice).to_have_count(1)
         assert names(page)[0] in notice.inner_text()
+        assert "\N{NO-BREAK SPACE}%" in notice.inner_text()
         assert notice.bounding_box()["y"] < page.locator(".hit").first.bounding_box()["y"]  # type: ignore[index]
         assert page.locator("#say").inner_text().startswith("No good label.")
 

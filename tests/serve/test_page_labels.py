@@ -141,6 +141,8 @@ def test_names_on_the_map_cover_nothing(open_page: Callable[..., Page], phone: b
         for other in [*drawn["dots"], *names[:i], drawn["zoom"]]:
             apart = other[2] <= left or right <= other[0] or other[3] <= top or bottom <= other[1]
             assert apart, (names[i], other)
+    if phone:  # where the map is small, the buttons are below it
+        assert drawn["zoom"][1] >= height
 
 
 def test_a_phone_shows_the_whole_legend_of_the_map(open_page: Callable[..., Page]) -> None:

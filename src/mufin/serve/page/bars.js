@@ -47,27 +47,26 @@ const swatch = (name) => h("span", { class: `swatch ${colour(name)}`, "aria-hidd
 /** A table of what each part adds to the score (to the right of zero) or subtracts (to the left). @param {import("./api.js").Hit} hit */
 export function scoreTable(hit) {
   const names = visibleParts(hit.parts);
-  const most = Math.max(...names.map((name) => Math.abs(hit.parts[name])), MIN_SHOWN);
-  const below = names.some((name) => hit.parts[name] < 0);
+  const values = names.map((name) => hit.parts[name]);
+  const [low, high] = [Math.min(0, ...values), Math.max(MIN_SHOWN, ...values)];
   return h("table", { class: "score" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("th", { scope: "col" }, "Adds"), h("td", {}))),
     h("tbody", {}, ...names.map((name) =>
       h("tr", {},
         h("th", { scope: "row" }, swatch(name), name, h("small", {}, parts[name] ?? "")),
         h("td", {}, number(hit.parts[name])),
-        h("td", { class: "from-zero", "aria-hidden": "true" }, fromZero(name, hit.parts[name] / most, below))))),
+        h("td", { class: "from-zero", "aria-hidden": "true" }, fromZero(name, hit.parts[name], low, high))))),
     h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Score"), h("td", {}, number(hit.score)), h("td", {}))));
 }
 
-/** A bar that starts at the zero line, which is in the middle if any part is negative. */
-function fromZero(name, share, below) {
+/** A bar from zero to the value, on an axis from `low` to `high`, which are those of all parts. */
+function fromZero(name, value, low, high) {
+  const share = (length) => `${(100 * length) / (high - low)}%`;
   const axis = h("span", { class: "axis" });
   const piece = h("span", { class: colour(name) });
-  const room = below ? 50 : 100;
-  const zero = below ? 50 : 0;
-  piece.style.width = `${Math.abs(share) * room}%`;
-  piece.style.left = `${share < 0 ? zero - Math.abs(share) * room : zero}%`;
-  axis.style.setProperty("--zero", `${zero}%`);
+  piece.style.left = share(Math.min(0, value) - low);
+  piece.style.width = share(Math.abs(value));
+  axis.style.setProperty("--zero", share(-low));
   axis.append(piece);
   return axis;
 }

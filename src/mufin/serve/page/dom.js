@@ -66,7 +66,7 @@ export function debounced(action, milliseconds) {
 }
 
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
-export const percent = (p) => (p > 0 && p < 0.01 ? "<1 %" : `${Math.round(p * 100)} %`);
+export const percent = (p) => `${p > 0 && p < 0.01 ? "<1" : Math.round(p * 100)}\u00a0%`;
 
 /** Format with a minus sign (−), but never as "−0.00". */
 export function number(x, digits = 2) {
