@@ -136,7 +136,7 @@ def classifiers_section(data: ReportData) -> Section:
     which = f"all {len(known):,}" if len(rows) == len(known) else f"{len(rows):,} random of {len(known):,}"
     figure = Figure(
         "classifiers",
-        f"{method} of the classifiers w_l of {which} labels, coloured by {grouping}.",
+        f"{method} of the classifiers w of {which} labels, coloured by {grouping}.",
         f"Scatter plot of {len(rows)} points in {len(names)} colours.",
         _draw_map(points, method, names, groups),
         (8.0, 6.4),
@@ -147,10 +147,11 @@ def classifiers_section(data: ReportData) -> Section:
 def _draw_map(points: Floats, method: str, names: list[str], groups: Groups) -> Draw:
     def draw(canvas: Canvas, theme: Theme) -> None:
         axes = canvas.subplots()
+        area = float(np.clip(9_000 / len(points), 9, 30))  # of a dot; a few labels need larger ones
         for number, name in enumerate(names):
             x, y = points[groups == number].T
             axes.scatter(
-                x, y, s=9, marker=MARKERS[number], color=theme.series[number], linewidths=0, alpha=0.75,
+                x, y, s=area, marker=MARKERS[number], color=theme.series[number], linewidths=0, alpha=0.75,
                 rasterized=True, label=truncate(name, 40),
             )  # fmt: skip
         if (groups == NO_GROUP).any():
@@ -159,7 +160,8 @@ def _draw_map(points: Floats, method: str, names: list[str], groups: Groups) -> 
                 x, y, s=4, color=theme.muted, linewidths=0, rasterized=True, label="others", zorder=0
             )
         name_axes(axes, method)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, markerscale=2.5, fontsize=9)
+        scale = 7.5 / area**0.5  # the same size in all legends
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, markerscale=scale, fontsize=9)
 
     return draw
 
