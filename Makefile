@@ -53,6 +53,7 @@ format: install ## fix lint and formatting
 
 site: install ## build the documentation site into build/site, offline; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site is in build/site. Its search needs a server: $(BIN)/python -m http.server -d build/site"
 
 docs: install ## generate docs/cli.md, docs/settings.md and the numbers in docs/design.md
 	$(BIN)/python scripts/cli_docs.py
