@@ -334,6 +334,14 @@ def test_recommend(shell: Shell, run: Path, tmp_path: Path):
     assert f"to read the image, use --image {file}" in shell.err
 
 
+def test_an_unlikely_first_label_is_called_not_good(shell: Shell, run: Path, monkeypatch: pytest.MonkeyPatch):
+    [hit] = shell.json("recommend", run, "red desk", "-k", 1)["hits"]
+    for good, told in ((hit["probability"], False), (hit["probability"] + 1e-6, True)):
+        monkeypatch.setattr("mufin.commands.recommend.GOOD", good)
+        shell("recommend", run, "red desk", "-k", 1)
+        assert ("no good label: even the first one is" in shell.err) == told
+
+
 def test_recommend_with_filters(shell: Shell, run: Path):
     all_of_them = [hit["label"] for hit in shell.json("recommend", run, "red", "-k", 1000)["hits"]]
     assert len(all_of_them) == 24

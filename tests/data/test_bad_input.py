@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mufin.data.catalogue import Catalogue
+from mufin.data.check import check
 from mufin.data.formats import jsonl
 from mufin.data.item import Item
 from mufin.errors import CatalogueError
@@ -25,6 +27,12 @@ def test_missing_folder_and_missing_items(tmp_path: Path, folder: Folder) -> Non
     (tmp_path / "shop.csv").write_text("title\n")
     with pytest.raises(CatalogueError, match="a file, but .* mufin import table .*shop.csv -o DIR"):
         Catalogue.read(tmp_path / "shop.csv")
+    told = (
+        r"no items.jsonl or items.parquet \(found: shop.csv\); if it is no catalogue, .*table .*shop.csv -o"
+    )
+    with pytest.raises(CatalogueError, match=told):
+        Catalogue.read(tmp_path)
+    assert re.search(told, check(tmp_path).problems[0].message)
     with pytest.raises(CatalogueError, match=r"no items.jsonl or items.parquet \(found: train.jsonl\)"):
         Catalogue.read(folder(train=[{"id": "a", "labels": []}]))
 

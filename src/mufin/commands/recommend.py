@@ -19,6 +19,7 @@ from mufin.commands.options import (
 )  # fmt: skip
 from mufin.errors import UsageError
 
+GOOD = 0.2  # as on the page: below, even the first label is wrong four times out of five
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
@@ -81,3 +82,6 @@ def recommend(
     parts = hits[0].parts if hits else ()
     header = ["label", *texts, "probability", "score", *parts]
     printing.show_table(header, rows, left=1 + len(texts))
+    if hits and (chance := hits[0].probability) < GOOD:
+        shown = "less than 1 %" if chance < 0.01 else f"{chance * 100:.0f} %"
+        printing.warn(f"no good label: even the first one is {shown} likely to be relevant")

@@ -65,8 +65,7 @@ class Catalogue:
         """Read a catalogue folder; splits are read on demand."""
         found = files.find(Path(folder))
         if "items" not in found:
-            there = ", ".join(path.name for path in found.values()) or "no tables"
-            raise CatalogueError(f"no items.jsonl or items.parquet (found: {there}); add one", folder)
+            raise CatalogueError(files.no_items(Path(folder), found), folder)
         items = read_items(found.pop("items"))
         labels = read_items(found.pop("labels")) if "labels" in found else None
         parts = (files.part(path) for path in found.values())

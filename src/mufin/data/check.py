@@ -38,9 +38,7 @@ def check(folder: str | Path, decode: bool = True, progress: Progress = QUIET) -
         report.problems.append(Problem("error", _message(error, folder), str(folder)))
         return report
     if "items" not in found:
-        there = ", ".join(path.name for path in found.values()) or "no tables"
-        message = f"no items.jsonl or items.parquet (found: {there}); add one"
-        report.problems.append(Problem("error", message, str(folder)))
+        report.problems.append(Problem("error", files.no_items(Path(folder), found), str(folder)))
         return report
     _FolderCheck(report, found, decode, progress).run()
     return report

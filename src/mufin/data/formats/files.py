@@ -40,13 +40,14 @@ class Part:
         return CatalogueError(f"row {row + 1}: {message}", self.path or self.name)
 
 
+IMPORT = "make one with: mufin import table {} -o DIR --text COLUMN,… --labels COLUMN"
+IMPORTED = (".csv", ".tsv")  # tables that are not those of a catalogue
+
+
 def require_folder(folder: Path) -> None:
     """Raise CatalogueError unless the folder exists; for a table, name the command that imports it."""
     if is_file(folder):
-        raise CatalogueError(
-            "a file, but expected a catalogue folder; make one with: mufin import table "
-            f"{folder} -o DIR --text COLUMN,… --labels COLUMN", folder,
-        )  # fmt: skip
+        raise CatalogueError(f"a file, but expected a catalogue folder; {IMPORT.format(folder)}", folder)
     if not folder.is_dir():
         raise CatalogueError("no such folder; expected one with items.jsonl or items.parquet", folder)
 
@@ -62,6 +63,14 @@ def find(folder: Path) -> dict[str, Path]:
             raise CatalogueError(f"{found[path.stem].name} exists, too; remove one of the two", path)
         found[path.stem] = path
     return found
+
+
+def no_items(folder: Path, found: dict[str, Path]) -> str:
+    """Say that a folder with these tables has no items, and how to get some."""
+    others = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMPORTED and not found]
+    there = ", ".join(path.name for path in [*found.values(), *others][:5]) or "no tables"
+    remedy = f"if it is no catalogue, {IMPORT.format(others[0])}" if others else "add one"
+    return f"no items.jsonl or items.parquet (found: {there}); {remedy}"
 
 
 def is_file(path: Path) -> bool:
