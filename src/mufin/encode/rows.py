@@ -206,13 +206,13 @@ def products(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
     return find(queries, rows, chosen.clamp(min=0)).masked_fill(chosen < 0, 0.0)
 
 
-def _products_of_one(query: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
+def _products_of_one(queries: SparseRows, rows: SparseRows, chosen: Tensor) -> Tensor:
     """Look up each cell of the only query in the chosen rows (1, K), without waiting for their number."""
-    if not len(rows.keys) or not len(query.columns):
+    if not len(rows.keys) or not len(queries.columns):
         return torch.zeros(chosen.shape, device=chosen.device)
-    wanted = chosen[..., None] * rows.width + query.columns  # (1, K, Σ)
+    wanted = chosen[..., None] * rows.width + queries.columns  # (1, K, Σ)
     at = torch.searchsorted(rows.keys, wanted).clamp_(max=len(rows.keys) - 1)
-    shared = (query.values * rows.values[at]).masked_fill_(rows.keys[at] != wanted, 0.0)
+    shared = (queries.values * rows.values[at]).masked_fill_(rows.keys[at] != wanted, 0.0)
     return shared.sum(-1, dtype=torch.float64).float()
 
 
