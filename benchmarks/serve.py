@@ -67,13 +67,14 @@ class Service:
     def memory(self) -> dict[str, float]:
         """Resident memory in MB: total, and not mapped from files."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}  # type: ignore[index]  # always present
+        return {name: int(re.findall(rf"{name}:\s+(\d+)", status)[0]) / 1024 for name in ("VmRSS", "RssAnon")}
 
     def batch_counts(self) -> tuple[float, float]:
         """Number of items and batches so far."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             text = response.read().decode()
-        return tuple(float(re.search(rf"mufin_batch_items_{n} (\S+)", text)[1]) for n in ("sum", "count"))  # type: ignore[index, return-value]  # always present
+        items, batches = (re.findall(rf"mufin_batch_items_{n} (\S+)", text)[0] for n in ("sum", "count"))
+        return float(items), float(batches)
 
 
 @contextmanager

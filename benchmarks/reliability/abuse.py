@@ -58,6 +58,7 @@ class Service:
 
     def __init__(self, model: Path, token: str | None = None) -> None:
         env = {**os.environ, **({"MUFIN_TOKEN": token} if token else {})}
+        self.model = model
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mufin", "serve", str(model), "--port", "0", "--log", "json"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
@@ -80,7 +81,7 @@ class Service:
 
     def memory(self, kind: str = "VmRSS") -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{kind}:\s+(\d+)", status)[1]) << 10  # type: ignore[index]  # always present
+        return int(re.findall(rf"{kind}:\s+(\d+)", status)[0]) << 10
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -420,8 +421,8 @@ def attacked(
 
 def files_around(one: Service) -> set[str]:
     """The files beside the model folder, above it and in the working folder."""
-    here, model = Path(), Path(str(one.process.args[4]))  # type: ignore[index]  # a list
-    return {str(path) for folder in (here, model.parent, model.parent.parent) for path in folder.iterdir()}
+    inside = one.model.parent
+    return {str(path) for folder in (Path(), inside, inside.parent) for path in folder.iterdir()}
 
 
 def watched(

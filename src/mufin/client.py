@@ -279,7 +279,7 @@ def _queries(items: Items) -> Iterator[dict[str, Any]]:
 
 
 def _content(item: Item) -> dict[str, Any]:
-    images = [base64.b64encode(_encoded(picture)).decode() for picture in item.images]  # type: ignore[arg-type]
+    images = [base64.b64encode(_encoded(picture)).decode() for picture in item.images]  # type: ignore[arg-type]  # an Item has turned pixels into images
     return {"texts": list(item.texts), "images": images}
 
 

@@ -182,7 +182,7 @@ class _NotebookTask(_LineTask):
         html = f'<progress value="{self.done}" max="{self.total}"></progress> {escape(line)}'
         shown = {"text/plain": line, "text/html": html}
         if self.bar is None:
-            self.bar = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self.bar = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]  # of IPython
         else:
             self.bar.update(shown, raw=True)
 

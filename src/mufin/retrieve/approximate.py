@@ -20,15 +20,7 @@ from mufin.data.ragged import Ints, padded, ranges
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
 from mufin.retrieve.faiss_index import Floats, build, load_faiss, read_faiss
-from mufin.retrieve.shortlist import (
-    SCORE_TOLERANCE,
-    LabelFilter,
-    Shortlist,
-    build_filter,
-    check_queries,
-    collect,
-    first_fetch,
-)
+from mufin.retrieve.shortlist import SCORE_TOLERANCE, LabelFilter, Shortlist, collect, first_fetch
 
 MIN_ALLOWED_SHARE = 0.05  # below this share of allowed labels, score their entries exactly
 EXACT_FETCH_DIVISOR = 32  # use exact search to fetch more than 1/32 of the entries
@@ -72,8 +64,7 @@ class ApproximateIndex:
         self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
     ) -> Shortlist:
         """Return the k nearest allowed labels of queries (B, D), without the pairs in exclude (B, L)."""
-        queries = check_queries(queries, k, self.exact.parts[0].vectors)
-        label_filter = build_filter(queries, self.n_labels, exclude, allowed)
+        queries, label_filter = self.exact.prepare(queries, k, exclude, allowed)
         limit = self.n_entries // EXACT_FETCH_DIVISOR
         if label_filter.share < MIN_ALLOWED_SHARE or first_fetch(self, k, label_filter) > limit:
             return self.exact.search(queries, k, exclude, allowed)

@@ -64,11 +64,17 @@ class ExactIndex:
         self, queries: Tensor, k: int, exclude: csr_matrix | None = None, allowed: Tensor | None = None
     ) -> Shortlist:
         """Return the k nearest allowed labels of queries (B, D), without the pairs in exclude (B, L)."""
-        queries = check_queries(queries, k, self.parts[0].vectors)
-        label_filter = build_filter(queries, self.n_labels, exclude, allowed)
+        queries, label_filter = self.prepare(queries, k, exclude, allowed)
         if label_filter.allowed is not None and label_filter.share < MIN_ALLOWED_SHARE:
             return self.only(label_filter.allowed).search(queries, k, exclude)
         return collect(self, queries, k, label_filter, limit=self.n_entries)[0]
+
+    def prepare(
+        self, queries: Tensor, k: int, exclude: csr_matrix | None, allowed: Tensor | None
+    ) -> tuple[Tensor, LabelFilter]:
+        """Validate the arguments of a search; return the queries as the vectors are, and the filter."""
+        queries = check_queries(queries, k, self.parts[0].vectors)
+        return queries, build_filter(queries, self.n_labels, exclude, allowed)
 
     def added(self, vectors: Tensor, labels: Tensor) -> ExactIndex:
         """Return a copy with unit vectors (e, D) of new labels (e,), ascending, after the existing rows."""

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex, top
-from mufin.retrieve.shortlist import LabelFilter, Shortlist, build_filter, check_queries
+from mufin.retrieve.shortlist import LabelFilter, Shortlist
 from mufin.runtime.recorded import Recorded, holds, waits
 
 TILE, GROUP, CHUNK = 128, 32, 64  # as in kernels.py
@@ -87,8 +87,7 @@ class ScanIndex(ExactIndex):
         """Return the k nearest allowed labels of queries (B, D), without the pairs in exclude (B, L)."""
         if exclude is None and allowed is None and (single := self._search_single(queries, k)) is not None:
             return single
-        queries = check_queries(queries, k, self.parts[0].vectors)
-        label_filter = build_filter(queries, self.n_labels, exclude, allowed)
+        queries, label_filter = self.prepare(queries, k, exclude, allowed)
         n_groups = _groups_needed(k, label_filter)
         if label_filter.share < MIN_ALLOWED_SHARE or not self._can_scan(n_groups):
             return super().search(queries, k, exclude, allowed)

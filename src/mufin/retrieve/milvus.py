@@ -25,14 +25,7 @@ from mufin.retrieve.approximate import top_sorted
 from mufin.retrieve.collection import Collection, among
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex
-from mufin.retrieve.shortlist import (
-    SCORE_TOLERANCE,
-    LabelFilter,
-    Shortlist,
-    build_filter,
-    check_queries,
-    collect,
-)
+from mufin.retrieve.shortlist import SCORE_TOLERANCE, LabelFilter, Shortlist, collect
 from mufin.settings import Retrieve
 
 MOST_LABELS = 16_384  # per query, a limit of Milvus
@@ -112,8 +105,7 @@ class MilvusIndex:
     ) -> Shortlist:
         """Return the k nearest allowed labels of queries (B, D), without the pairs in exclude (B, L)."""
         device, allowed = queries.device, None if allowed is None else allowed.cpu()
-        queries = check_queries(queries, k, self.exact.parts[0].vectors)
-        label_filter = build_filter(queries, self.n_labels, exclude, allowed)
+        queries, label_filter = self.exact.prepare(queries, k, exclude, allowed)
         found = self._search_collection(
             queries, k, label_filter, _hidden(len(self.numbers), exclude, allowed)
         )
