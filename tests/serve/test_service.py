@@ -120,6 +120,13 @@ def test_a_full_service_says_when_to_come_back(served: tuple[Path, Path]) -> Non
             assert [answer.result().status_code for answer in waiting] == [200, 200, 200]
 
 
+def test_the_first_query_may_take_longer_than_the_deadline(served: tuple[Path, Path]) -> None:
+    """Otherwise a service could not start on a busy machine."""
+    with client_of(served[0], deadline=1e-4) as client:
+        assert client.get("/readyz").status_code == 200
+        assert client.post("/v1/recommend", json={"items": [{"texts": ["red"]}]}).status_code == 504
+
+
 def test_a_request_that_takes_too_long(served: tuple[Path, Path]) -> None:
     with client_of(served[0], deadline=0.3) as client:
         service: Any = client.service  # type: ignore[attr-defined]

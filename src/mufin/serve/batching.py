@@ -75,9 +75,9 @@ class Batcher(Generic[Ask]):
         for thread in self._threads:
             thread.start()
 
-    async def ask(self, ask: Ask, weight: int) -> Any:
-        """Return the answer to `ask`, which costs `weight`."""
-        return await self._submit(weight, ask=ask)
+    async def ask(self, ask: Ask, weight: int, patience: float | None = None) -> Any:
+        """Return the answer to `ask`, which costs `weight`; `patience` in seconds replaces the deadline."""
+        return await self._submit(weight, ask=ask, patience=patience)
 
     async def ask_slices(self, slices: Sequence[tuple[Ask, int]]) -> list[Any]:
         """Return the answers to the slices of a long request, given with their costs."""
@@ -113,11 +113,15 @@ class Batcher(Generic[Ask]):
         return self._waiting + self._behind
 
     async def _submit(
-        self, weight: int, ask: Ask | None = None, call: Callable[[], Any] | None = None
+        self,
+        weight: int,
+        ask: Ask | None = None,
+        call: Callable[[], Any] | None = None,
+        patience: float | None = None,
     ) -> Any:
-        now = time.monotonic()
+        seconds = self.deadline if patience is None else patience
         future = asyncio.get_running_loop().create_future()
-        job = _Job(weight, now + self.deadline, future, ask, call)
+        job = _Job(weight, time.monotonic() + seconds, future, ask, call)
         with self._changed:
             self._check_room(self._waiting, weight, self.queue)
             self._jobs.append(job)
@@ -126,7 +130,7 @@ class Batcher(Generic[Ask]):
             if len(self._jobs) == 1 or call or self._waiting + 0.5 >= min(self._expected, self.size):
                 self._changed.notify_all()
         try:
-            return await asyncio.wait_for(future, self.deadline)
+            return await asyncio.wait_for(future, seconds)
         except TimeoutError:
             raise _late() from None
 

@@ -41,6 +41,7 @@ from mufin.serve.schemas import (
 )
 
 WATCH_SECONDS = 0.5  # replicas follow each other within a second
+FIRST_SECONDS = 300.0  # for the first query, on a machine that may be busy; others have the deadline
 SMALL = 96  # pixels, for a model that reads no images: only to check that they can be decoded
 
 
@@ -148,7 +149,7 @@ class Service:
         """Start the threads and answer a first query, which is slow."""
         self.batcher.start()
         white = Image.new("RGB", (self.image_size, self.image_size), "white")
-        await self.batcher.ask(Ask((Query("", ("a first query",), (white,)),)), 1)
+        await self.batcher.ask(Ask((Query("", ("a first query",), (white,)),)), 1, FIRST_SECONDS)
         if self.settings.watch:
             self._begin(self._watch())
 
