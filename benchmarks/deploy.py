@@ -2,8 +2,9 @@
 
     python benchmarks/deploy.py runs/one runs/two --requests 20000
 
-The models take turns behind a link, which both replicas watch. nginx comes from the system (Debian:
-nginx-light) and reads deploy/nginx.conf with the replicas' ports. Everything listens on 127.0.0.1.
+Copies of the models take turns behind a link, which both replicas watch. While a replica is killed, other
+clients add labels: those that were confirmed must be in the other replica. nginx comes from the system
+(Debian: nginx-light) and reads deploy/nginx.conf with the replicas' ports. Everything listens on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,12 +65,13 @@ def balancer(ports: list[int], folder: Path) -> Iterator[None]:
 
 
 class Load:
-    """Clients that ask until there were so many requests."""
+    """Clients that send queries, or labels to add, until there were so many requests."""
 
-    def __init__(self, requests: int, clients: int) -> None:
-        self.left, self.lock = requests, threading.Lock()
+    def __init__(self, requests: int, clients: int, adds_labels: bool = False) -> None:
+        self.left, self.lock, self.adds_labels = requests, threading.Lock(), adds_labels
         self.status: Counter[str] = Counter()
         self.models: set[str] = set()
+        self.added: set[str] = set()
         self.threads = [threading.Thread(target=self._ask) for _ in range(clients)]
 
     def _ask(self) -> None:
@@ -78,14 +81,18 @@ class Load:
                 if self.left <= 0:
                     return
                 self.left -= 1
+                id = f"deploy-{self.left}"
+            label = json.dumps({"labels": [{"id": id, "texts": [id]}]})
+            path, body = ("/v1/labels", label) if self.adds_labels else ("/v1/recommend", BODY)
             try:
-                headers = {"Content-Type": "application/json"}
-                connection.request("POST", "/v1/recommend", BODY, headers)
+                connection.request("POST", path, body, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
-                found = json.loads(answer.read())
+                content = answer.read()
                 self.status[str(answer.status)] += 1
                 if answer.status == 200:
-                    self.models.add(found["model"])
+                    self.models.add(json.loads(content)["model"])
+                elif answer.status == 201:
+                    self.added.add(id)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.status[type(error).__name__] += 1
                 connection.close()
@@ -107,8 +114,16 @@ def point(link: Path, folder: Path) -> None:
     fresh.replace(link)
 
 
-def study(models: list[Path], requests: int, clients: int, every: float, folder: Path) -> dict[str, object]:
+def labels_of(port: int) -> set[str]:
+    """Return the added labels that a replica has."""
+    url = f"http://127.0.0.1:{port}/v1/labels?q=deploy-&limit=500"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return {label["id"] for label in json.load(answer)["labels"]}
+
+
+def study(given: list[Path], requests: int, clients: int, every: float, folder: Path) -> dict[str, object]:
     """Reload under load, then kill a replica under load."""
+    models = [shutil.copytree(model, folder / str(number)) for number, model in enumerate(given)]
     link = folder / "current"
     point(link, models[0])
     replicas = [Replica(link) for _ in range(2)]
@@ -121,13 +136,17 @@ def study(models: list[Path], requests: int, clients: int, every: float, folder:
                     swaps += 1
                     point(link, models[swaps % len(models)])
             seconds = time.monotonic() - started
-            with Load(requests // 10, clients) as after:
-                time.sleep(0.5)
+            time.sleep(every)  # both replicas load the last model; until then writes are refused (409)
+            with Load(requests // 10, clients) as after, Load(requests // 100, clients, True) as writes:
+                time.sleep(2)
                 replicas[0].process.kill()
+            time.sleep(3)  # the other one looks every second
             return {
                 "requests": load.status.total(), "by status": dict(load.status), "swaps of the link": swaps,
                 "models that answered": len(load.models), "requests per second": round(requests / seconds, 1),
-                "while a replica is killed": dict(after.status),
+                "queries while a replica is killed": dict(after.status),
+                "labels added meanwhile": dict(writes.status),
+                "confirmed labels lost": len(writes.added - labels_of(replicas[1].port)),
             }  # fmt: skip
     finally:
         for replica in replicas:
