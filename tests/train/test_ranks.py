@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +84,27 @@ def test_two_ranks_take_the_steps_of_one(name: str, folder: Path, tiny_config: C
         assert (folder / "killed.killed").exists()
         whole, killed = ((folder / each / "mufin.json").read_text() for each in ("two", "killed"))
         assert killed == whole  # the manifest has the hash of every part
+
+
+def test_the_command_for_several_machines(folder: Path, tiny_config: Config) -> None:
+    """Of docs/distributed.md, by two launchers on this machine."""
+    (folder / "config.toml").write_text(tiny_config.to_toml(), "utf-8")
+    page = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    (command,) = re.findall(r"^torchrun --nnodes(?:.*\\\n)*.*", page, re.M)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    changes = {
+        "--nnodes 4": "--nnodes 2", "--nproc-per-node 8": "--nproc-per-node 1", "/shared/": f"{folder}/",
+        "node0:29500": f"{address} --local-addr 127.0.0.1",
+    }  # fmt: skip
+    for written, here in changes.items():
+        assert written in command
+        command = command.replace(written, here)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
+    words += ["--config", str(folder / "config.toml"), "--device", "cpu"]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}
+    with (folder / "log").open("w") as log:
+        launcher = [sys.executable, "-m", "torch.distributed.run", *words]
+        jobs = [subprocess.Popen(launcher, env=env, stdout=log, stderr=log) for _ in range(2)]
+        assert [job.wait(300) for job in jobs] == [0, 0], (folder / "log").read_text("utf-8")
+    assert load(folder / "runs" / "shop").recommend("red circle")
