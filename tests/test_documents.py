@@ -187,3 +187,18 @@ def test_retrieval_on_milvus(folder: Path, shell: Shell, small_shop: Path) -> No
     section = page[page.index("## Retrieval on Milvus") :].split("\n## ")[0]
     (folder / "milvus.md").write_text(section, "utf-8")
     assert run_page(folder / "milvus.md", folder, shell) == ["sh", "sh", "python"]
+
+
+@pytest.mark.parametrize("page", ["reliability", "distributed"])
+def test_commands_of_measured_figures_exist(page: str) -> None:
+    """Their files, tests and options."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    commands = [shlex.split(one) for one in re.findall(r"`((?:python|pytest) [^`]+)`", text)]
+    assert commands
+    for program, path, *options in commands:
+        source = (ROOT / path).read_text("utf-8")
+        if program == "pytest" and options:
+            assert options[0] == "-k", options
+            assert re.search(rf"def test_\w*{options[1]}", source), (path, options)
+        for option in options:
+            assert not option.startswith("--") or f'"{option}"' in source, (path, option)
