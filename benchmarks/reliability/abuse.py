@@ -59,16 +59,18 @@ class Service:
     def __init__(self, model: Path, token: str | None = None) -> None:
         env = {**os.environ, **({"MUFIN_TOKEN": token} if token else {})}
         self.model = model
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mufin", "serve", str(model), "--port", "0", "--log", "json"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.match(r"Open\s+http://127.0.0.1:(\d+)/", line):
-                self.port = int(found[1])
-                return
-        raise SystemExit("the service did not start; try: mufin serve runs/demo")
+        with tempfile.TemporaryFile("w+") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mufin", "serve", str(model), "--port", "0", "--log", "json"],
+                stdout=subprocess.PIPE, stderr=errors, text=True, env=env,
+            )  # fmt: skip
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                if found := re.match(r"Open\s+http://127.0.0.1:(\d+)/", line):
+                    self.port = int(found[1])
+                    return
+            errors.seek(0)
+            raise SystemExit(f"the service did not start ({self.process.wait()}): {errors.read()[-2000:]}")
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
