@@ -70,12 +70,13 @@ def release(mapped: Tensor, path: Path) -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    storage = mapped.untyped_storage()
+    address, name = mapped.untyped_storage().data_ptr(), str(path.resolve())
     for line in Path("/proc/self/maps").read_text().splitlines():
-        where, *_, name = line.split(maxsplit=5)
-        start, end = (int(part, 16) for part in where.split("-"))
         # Only mappings of this file: other memory would be cleared.
-        if name == str(path.resolve()) and start <= storage.data_ptr() < end:
+        if not line.endswith(name) or line.split(maxsplit=5)[5] != name:
+            continue
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if start <= address < end:
             ctypes.CDLL(None).madvise(
                 ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED
             )

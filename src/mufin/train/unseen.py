@@ -90,9 +90,9 @@ def _unknown_words(model: Mufin, catalogue: Catalogue) -> list[str]:
 
 
 def _noise(rng: np.random.Generator) -> bytes:
-    """Return a PNG of smooth noise, sometimes of one colour."""
+    """Return an uncompressed PNG of smooth noise, sometimes of one colour."""
     side = int(rng.choice(SIDES))
     pixels = rng.integers(0, 256, (side, side, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(buffer, "PNG")
+    image, buffer = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BICUBIC), io.BytesIO()
+    image.save(buffer, "PNG", compress_level=0)
     return buffer.getvalue()
