@@ -1,6 +1,6 @@
 # `make` without a target lists the targets. Packages are installed into .venv only.
 PYTHON  ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 PORT    ?= 8000
 EXTRAS  := offline,onnx,report,serve,site,tensorboard,dev
 BIN     := .venv/bin
@@ -34,9 +34,9 @@ serve: runs/demo/mufin.json ## serve the demo model and its web page at http://1
 runs/demo/mufin.json: | install
 	$(BIN)/mufin demo
 
-test: engines ## run all tests and doctests (WORKERS=2)
+test: engines ## run all tests and doctests (WORKERS=3)
 	scripts/browser.sh
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: engines ## check lint, formatting, types, versions and licences; must pass before a commit
 	$(BIN)/ruff check .

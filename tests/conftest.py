@@ -26,6 +26,18 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+# No test cuts the power, and a model folder is flushed in 13 calls of 5 to 10 ms each.
+os.fsync = lambda file: None
+
+# Files that take 20 s and more. Several workers begin with them, so that none is left with one at the end.
+LONG = (
+    "test_documents.py", "test_reproduce.py", "distributed/test_ray.py", "test_notebooks.py",
+    "train/test_ranks.py", "train/test_resume.py", "model/test_milvus.py", "train/test_fit.py", "test_cli.py",
+    "test_foreign.py", "model/test_store.py", "train/test_faults.py", "test_fuzz.py", "test_typing.py",
+    "test_supply.py", "test_end_to_end.py", "serve/test_page.py", "serve/test_page_labels.py",
+    "serve/test_page_access.py", "serve/test_service.py", "serve/test_writers.py", "evaluate/test_report.py",
+    "test_sklearn.py", "model/test_export.py", "test_site.py",
+)  # fmt: skip
 
 
 # Time limits would fail on a busy machine. CI runs the same examples every time; elsewhere they are new, and
@@ -48,6 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.TemporaryDirectory(prefix="mufin-tests-", ignore_cleanup_errors=True)
     os.environ["MUFIN_CACHE"] = cache.name
     config.add_cleanup(cache.cleanup)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the workers of xdist begin with the long files; `--no-loadscope-reorder` keeps this order."""
+    if hasattr(config, "workerinput"):
+        here = Path(__file__).parent
+        place = {here / name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: place.get(item.path, len(LONG)))
 
 
 @pytest.fixture(autouse=True)
