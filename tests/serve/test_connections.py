@@ -118,10 +118,10 @@ def test_more_silent_connections_than_there_is_room_for(server: Any) -> None:
 
 
 def test_silent_connections_beyond_the_limit_of_open_files_are_no_outage(
-    start: Callable[..., Process], served: tuple[Path, Path]
+    start: Callable[..., Process], texts_alone: Path
 ) -> None:
     """1,100 at the usual limit of 1,024 were one, with nothing in the log; here on a smaller scale."""
-    service = start(served[0], files=256)
+    service = start(texts_alone, files=256)
     port = int(service.address.rpartition(":")[2])
     with ExitStack() as stack:
         for _ in range(300):

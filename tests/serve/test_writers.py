@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,11 @@ class Writer:
         self.process.stdin.write(f"{what}\t{id}\t{folder}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
+
+
+@pytest.fixture
+def model_folder(texts_alone: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(texts_alone, tmp_path / "model"))
 
 
 @pytest.fixture(scope="module")
