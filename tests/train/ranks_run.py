@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from mufin import Catalogue, Config, fit
 from mufin.encode.bag import Bag
-from mufin.train.loop import Loop
 from mufin.train.ranks import Ranks
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -21,10 +19,13 @@ RANK = int(os.environ.get("RANK", "0"))
 
 def train(folder: Path, out: str, die_at: str = "0") -> None:
     """Train and write down the loss of every step; rank 1 kills itself once, after this many steps."""
+    from mufin import Catalogue, Config, fit  # `gather` starts faster without
+    from mufin.train.loop import Loop
+
     losses: list[float] = []
     step, mark = Loop.step, folder / f"{out}.killed"
 
-    def noted(self: Loop, *given: Any) -> Any:
+    def noted(self: Any, *given: Any) -> Any:
         total = step(self, *given)
         losses.append(float(total.detach()))
         if len(losses) == int(die_at) and RANK == 1 and not mark.exists():
@@ -34,7 +35,10 @@ def train(folder: Path, out: str, die_at: str = "0") -> None:
 
     Loop.step = noted  # type: ignore[method-assign]
     config = Config.read(folder / "config.toml")
-    fit(Catalogue.read(folder / "shop"), config, folder / out, quiet=True, if_exists="resume")
+    try:
+        fit(Catalogue.read(folder / "shop"), config, folder / out, quiet=True, if_exists="resume")
+    finally:
+        Loop.step = step  # type: ignore[method-assign]
     if RANK == 0:
         (folder / f"{out}.json").write_text(json.dumps(losses))
 

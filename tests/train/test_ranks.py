@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from mufin import Config, load
 from mufin.evaluate.score import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("ranks_run.py")
 WITHOUT_DROPOUT = ["embed.dropout=0", "pretrain.lr=0.002", "finetune.lr=0.002", "run.checkpoint=0"]
 VARIANTS = {
     "votes": ["memory.neighbours=5", "memory.loss=0.5", "rank.beta=learnt", "finetune.chunk=8",
@@ -30,12 +32,10 @@ VARIANTS = {
 
 def start(ranks: int, *given: object, restarts: int = 0) -> None:
     """Run `ranks_run.py` in this many processes of one thread."""
-    command = [sys.executable]
-    if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command += [f"--max-restarts={restarts}", "--monitor-interval=0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1"]
     done = subprocess.run(
-        [*command, str(Path(__file__).with_name("ranks_run.py")), *map(str, given)],
+        [*command, str(SCRIPT), *map(str, given)],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def test_gathered_rows_and_gradients_of_three_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_two_ranks_take_the_steps_of_one(name: str, folder: Path, tiny_config: Config) -> None:
     write_config(folder, tiny_config, ["pretrain.epochs=6", *VARIANTS[name]])
-    start(1, "train", folder, "one")
+    runpy.run_path(str(SCRIPT))["train"](folder, "one")
     start(2, "train", folder, "two")
     one, two = (json.loads((folder / f"{each}.json").read_text()) for each in ("one", "two"))
     assert len(one) == len(two) > 20
