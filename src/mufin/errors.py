@@ -8,7 +8,7 @@
     │   └── PictureError  an image that cannot be read
     ├── EncoderError      encoder weights that are not installed or do not fit
     ├── ServiceError      a service that refuses a call or cannot be reached
-    └── ModelError        a model folder that is damaged, foreign or too new
+    └── ModelError        a model folder that is damaged, not mufin's, or too new
         └── BusyError     a model folder that another program is writing to
 
 Each message says what was found, what was expected, where, and what to do.
@@ -53,7 +53,7 @@ class EncoderError(MufinError):
 
 
 class ServiceError(MufinError):
-    """A service that refuses a call or cannot be reached; `status` is that of its answer, if there is one."""
+    """A service that refuses a call or cannot be reached; `status` is the HTTP status, if it answered."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class ServiceError(MufinError):
 
 
 class ModelError(MufinError):
-    """A model folder that is damaged, foreign or too new."""
+    """A model folder that is damaged, not mufin's, or too new."""
 
 
 class BusyError(ModelError):

@@ -270,7 +270,7 @@ def test_the_command_resumes(tiny_config: Config, tmp_path: Path, capsys: pytest
         assert main([*train, "--resume", "--set", "finetune.epochs=9"]) == 2
     assert "finetune.epochs was 3 and is 9" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "run")]) == 2
-    assert "holds a stopped training" in capsys.readouterr().err
+    assert "contains unfinished training" in capsys.readouterr().err
     assert main([*train, "--resume"]) == 0
     assert main([*train, "--resume"]) == 0
     assert "had already finished" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from mufin.commands.options import Json
 
 caching = typer.Typer(
     help="Show or clear the feature cache.\n\n"
-    "It keeps the outputs of frozen encoders, so that training again is faster.\n\n"
+    "It keeps the outputs of frozen encoders, which makes later training runs faster.\n\n"
     "\b\nExample:\n  mufin cache info",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -54,7 +54,7 @@ def info(json: Json = False) -> None:
 def clear(json: Json = False) -> None:
     """Remove all cached features; models and catalogues are not affected.
 
-    Features are computed again when they are needed. Other files in the folder stay.
+    Features are recomputed when needed. Other files in the folder are kept.
 
     \b
     Example:

@@ -49,7 +49,7 @@ def _refuse_stopped_training(folder: Path) -> None:
     """Raise UsageError if the folder is that of a training which has not finished."""
     if (folder / ".mufin-training").is_dir():
         raise UsageError(
-            f"{folder} holds a stopped training, but no model yet; continue it with: mufin train … --resume"
+            f"{folder} contains unfinished training but no model yet; continue with: mufin train … --resume"
         )
 
 

@@ -43,8 +43,8 @@ def compare(
     """Evaluate several models and test their differences.
 
     Each difference has a 95 % confidence interval and a two-sided p-value, both from one paired bootstrap
-    over datapoints: the interval excludes zero exactly if p < 0.05. `*` marks p < 0.05, `**` p < 0.01, `***`
-    p < 0.001; p-values are not corrected for multiple comparisons.
+    over datapoints: the interval excludes zero exactly when p < 0.05. `*` marks p < 0.05, `**` p < 0.01,
+    `***` p < 0.001; p-values are not corrected for multiple comparisons.
 
     \b
     Example:

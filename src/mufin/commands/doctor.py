@@ -35,7 +35,7 @@ LOW_DISK = 1e9  # bytes
 def doctor(json: Json = False) -> None:
     """Show versions, devices, weights, disk, cache and problems.
 
-    Exits with 1 if anything that every training needs is missing or broken.
+    Exits with 1 if anything that training always needs is missing or broken.
 
     \b
     Example:
@@ -111,10 +111,10 @@ def _problems(facts: dict[str, Any]) -> Iterator[str]:
     if missing:
         yield f"packages are missing: {', '.join(missing)}; run: pip install --force-reinstall mufin"
     if facts["torch_error"] is not None:
-        yield f"torch cannot be imported ({facts['torch_error']}); install it again: https://pytorch.org"
+        yield f"torch cannot be imported ({facts['torch_error']}); reinstall it: https://pytorch.org"
     if not facts["cache"]["writable"]:
         folder = facts["cache"]["folder"]
-        yield f"the feature cache {folder} cannot be written to; set MUFIN_CACHE to a folder that can"
+        yield f"the feature cache {folder} is not writable; set MUFIN_CACHE to a writable folder"
     for name, free in (("this folder", facts["disk"]), ("the feature cache", facts["cache"]["disk"])):
         if free is not None and free < LOW_DISK:
             yield f"the disk of {name} has only {printing.size(free)} left"

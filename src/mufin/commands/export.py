@@ -23,26 +23,28 @@ def export(
     to: Annotated[
         Literal["onnx", "npy", "parquet", "milvus"],
         typer.Option(
-            help="Encoders and index entries as ONNX and NumPy files, or index entries only: as files, or "
-            "in a Milvus collection."
+            help="onnx: encoders and index entries, as ONNX and NumPy files; npy, parquet, milvus: index "
+            "entries only."
         ),
     ] = "onnx",
     uri: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="Of Milvus: the address of a server, or a file that ends in .db."),
+        typer.Option(metavar="URI", help="Address of a Milvus server, or a file name ending in .db."),
     ] = None,
-    collection: Annotated[str, typer.Option(metavar="NAME", help="Of a new Milvus collection.")] = "mufin",
+    collection: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the new Milvus collection.")
+    ] = "mufin",
     json: Json = False,
 ) -> None:
     """Write a model for programs without mufin or torch.
 
     The index entries are the vectors that the search compares: a label may own several. With `--to onnx` the
-    encoders, the projections and self-attention become ONNX graphs, whose vectors are those of `mufin embed`
-    with --exact; docs/how-to/onnx.md has a script that uses them.
+    encoders, the projections and self-attention become ONNX graphs that compute the vectors of `mufin embed
+    --exact`; docs/how-to/onnx.md has a script that uses them.
 
-    `--to milvus --uri URI` fills a collection for searches of your own: group by the field `label`. With -o,
-    it also writes a model folder that searches there. Without --uri, it fills the collection of a model that
-    searches in Milvus again, after that was lost. docs/distributed.md says more.
+    `--to milvus --uri URI` fills a collection that you can search yourself; group by the field `label`. With
+    -o, it also writes a model folder that searches there. Without --uri, it refills a lost collection of a
+    model that searches in Milvus. See docs/distributed.md.
 
     \b
     Example:

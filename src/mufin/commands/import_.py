@@ -47,7 +47,8 @@ class ImportOptions(TableOptions):
         str | None, typer.Option(metavar="COLUMN", help="Column with the split: train, test, ….")
     ] = None
     test: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of rows drawn for `test` if no split is given.")
+        float,
+        typer.Option(metavar="SHARE", help="Share of rows drawn for `test` if no split is given."),
     ] = 0.2
     seed: Seed = 0
 
@@ -98,7 +99,8 @@ def amazon(
 ) -> None:
     """Import Amazon product metadata of 2014, 2018 or 2023, plain or .gz.
 
-    Labels are the products that were also bought. Images remain URLs; `mufin fetch-images` downloads them.
+    Labels are the products that were also bought. Images are kept as URLs; `mufin fetch-images` downloads
+    them.
 
     \b
     Example:
@@ -238,9 +240,10 @@ def _report(
         printing.show_next([*next_commands, f"mufin train {output} -o {run}{sets}"])
         return
     typer.echo(
-        "It has no labels: a trained model can predict or embed its items, but none can be trained on it.\n"
+        "The catalogue has no labels: a trained model can predict or embed its items, but none can be "
+        "trained on it.\n"
         "To train, import it again with --labels COLUMN (or with --labels COLUMN --labels-are-items)."
     )
     if imported.unused:
-        typer.echo(f"Columns not used: {', '.join(imported.unused)}")
+        typer.echo(f"Unused columns: {', '.join(imported.unused)}")
     printing.show_next([*next_commands, f"mufin predict RUN {output} -o predictions.csv"])

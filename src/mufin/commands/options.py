@@ -37,14 +37,14 @@ Variant = Annotated[
     typer.Option(metavar="NAME", help="Variant of the paper, such as no-as; see `mufin config --list`."),
 ]
 OnlySplit = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only the items of this split of the catalogue.")
+    str | None, typer.Option(metavar="NAME", help="Use only the items of this split of the catalogue.")
 ]
-TestSplit = Annotated[str, typer.Option(metavar="NAME", help="Split to evaluate.")]
+TestSplit = Annotated[str, typer.Option(metavar="NAME", help="Split to evaluate on.")]
 Propensity = Annotated[
     str, typer.Option(metavar="A,B", help="Propensity constants; 0.6,2.6 for Amazon data.")
 ]
 Category = Annotated[
-    str, typer.Option(metavar="COLUMN", help="Item column by which the report groups datapoints.")
+    str, typer.Option(metavar="COLUMN", help="Item column by which to group datapoints in the report.")
 ]
 Report = Annotated[
     Path | None,
@@ -124,7 +124,7 @@ class TableOptions:
     ] = "|"
     encoding: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Encoding of the file if not UTF-8, such as cp1252."),
+        typer.Option(metavar="NAME", help="Encoding of the file if it is not UTF-8, such as cp1252."),
     ] = None
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False
     max_bad_rows: Annotated[int, typer.Option(metavar="N", help="Stop if more than N rows are bad.")] = 100
@@ -172,7 +172,8 @@ class RayOptions:
     """Whether to spread the work over a Ray cluster, and which."""
 
     ray: Annotated[
-        bool, typer.Option("--ray", help="Spread the work over a Ray cluster, or the cores of this machine.")
+        bool,
+        typer.Option("--ray", help="Distribute the work over a Ray cluster, or the cores of this machine."),
     ] = False
     ray_address: Annotated[
         str | None,

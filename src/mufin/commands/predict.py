@@ -48,9 +48,7 @@ class PredictOptions:
     ] = STDOUT
     overwrite: Overwrite = False
     k: Best = 10
-    min_probability: Annotated[
-        float, typer.Option(metavar="P", help="Leave out labels that are less probable.")
-    ] = 0.0
+    min_probability: Annotated[float, typer.Option(metavar="P", help="Leave out less probable labels.")] = 0.0
     split: OnlySplit = None
 
 
@@ -65,13 +63,13 @@ def predict(
 ) -> None:
     """Write the best labels of many items.
 
-    Each row gives one line: `id`, `labels`, `scores`, `probabilities`, and for a bad row `error`. The lists
+    Each row becomes one line: `id`, `labels`, `scores`, `probabilities`, and `error` for a bad row. The lists
     are empty if the model can read neither text nor image. Without --text and --image, the columns are those
     of a catalogue: id, title, texts, images. Standard input is CSV, TSV or JSON lines; each line is answered
-    at once. Standard output is CSV if the input is, else JSON lines.
+    immediately. Standard output is CSV if the input is CSV, otherwise JSON lines.
 
     With --ray, a .parquet file or a folder of them becomes a folder of .parquet files with the same answers.
-    Whatever stops the command, the same command goes on with what is missing.
+    If the command is stopped, run it again to compute what is missing.
 
     \b
     Example:
@@ -116,9 +114,9 @@ def embed(
 ) -> None:
     """Write the embeddings of many items.
 
-    Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy, else rows with
-    `id` and `vector`. Bad rows and items that the model cannot read have the vector 0. The input is read as
-    by `mufin predict`, also with --ray.
+    Embeddings have length 1 and are in the order of the items: a float32 array (n, D) in .npy; otherwise,
+    rows with `id` and `vector`. Bad rows and items that the model cannot read get zero vectors. The input is
+    read as in `mufin predict`, with or without --ray.
 
     \b
     Example:
@@ -174,7 +172,7 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on with what is missing.", err=True)
+        typer.echo("Stopped. Run the same command again to compute what is missing.", err=True)
         raise
 
 

@@ -44,8 +44,8 @@ def recommend(
 ) -> None:
     """Show the best labels of one item.
 
-    With a fixed β, score = β · classifier + (1 − β) · similarity. Otherwise, the score is a mixture learnt in
-    training, which includes the votes of similar training datapoints (memory).
+    With a fixed β, score = β · classifier + (1 − β) · similarity. Otherwise, the score is a mixture learnt
+    during training, which includes the votes of similar training datapoints (memory).
 
     \b
     Example:
@@ -63,7 +63,7 @@ def recommend(
         raise UsageError("no text and no image; pass a text, or an image with --image FILE")
     for name in text or ():
         if Path(name).suffix.lower() in PICTURES and Path(name).is_file():
-            printing.warn(f"{name} is read as a text; to read the image, use --image {name}")
+            printing.warn(f"{name} is read as text; to read the image, use --image {name}")
     for path in image or ():
         from mufin.data.images import open_picture
 

@@ -22,7 +22,7 @@ def serve(
         typer.Option(metavar="FOLDER", help="Show the items and relevant labels of this catalogue."),
     ] = None,
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 for any free one.")
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 for any free port.")
     ] = 8000,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     token: Annotated[
@@ -40,14 +40,14 @@ def serve(
         float, typer.Option(metavar="SECONDS", min=0.1, help="Give up on a request after this time.")
     ] = 10.0,
     threads: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Batches computed at a time, each on one core.")
+        int, typer.Option(metavar="N", min=1, help="Batches to compute at a time, each on one core.")
     ] = 1,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Reload when RUN changes, also if it is a link.")
+        bool, typer.Option("--watch", help="Reload when RUN, or the folder it links to, changes.")
     ] = False,
     exact: Exact = False,
 ) -> None:
-    """Serve a model over HTTP, with a page to try it.
+    """Serve a model over HTTP, with a web page to try it out.
 
     Open the printed address in a browser; stop the server with Ctrl-C. Labels can be added and removed from
     this machine, and from other machines only with a token. SIGHUP reloads the model.

@@ -64,13 +64,14 @@ def train(
     ] = None,
     settings: Settings = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a stopped training; start one if there is none.")
+        bool, typer.Option("--resume", help="Continue stopped training, or start if there is none.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model or the stopped training in RUN.")
+        bool, typer.Option("--overwrite", help="Replace the model or unfinished training in RUN.")
     ] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only show how much time, memory and disk space it will take.")
+        bool,
+        typer.Option("--plan", help="Only show how much time, memory and disk space training will take."),
     ] = False,
     device: Device = "auto",
     json: Json = False,
@@ -79,7 +80,7 @@ def train(
     """Train a model on a catalogue.
 
     First spends a few seconds estimating time, memory and disk space, and stops if memory or disk space is
-    too small. With --resume, a stopped or killed training continues and ends with the same model. With --ray,
+    too small. With --resume, stopped or killed training continues and ends with the same model. With --ray,
     the workers of a cluster first encode all texts and images into the feature cache.
 
     \b
@@ -146,7 +147,7 @@ def train(
         return printing.show_json(facts)
     labels, took = printing.count(len(model.labels), "label"), printing.duration(seconds)
     found = f"; {VALIDATION} {metrics[VALIDATION]:.1f} %" if VALIDATION in metrics else ""
-    done = "This training had already finished" if finished else f"Trained on {labels} in {took}{found}"
+    done = "Training had already finished" if finished else f"Trained on {labels} in {took}{found}"
     typer.echo(f"{done}; the model is in {output}")
     printing.show_next(_next_commands(output, folder, catalogue))
 
@@ -161,7 +162,7 @@ def _encode_by_ray(
     if several_processes():
         raise UsageError(
             "--ray cannot be used under torchrun; fill the cache first, without torchrun: "
-            "mufin train … --ray, and stop it when encoding has ended"
+            "mufin train … --ray, and stop it when encoding is done"
         )
     fill_cache(folder, catalogue, config, split, progress, ray.ray_address)
 
@@ -195,7 +196,7 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on the embedded catalogue, beside two baselines.
+    """Train on the embedded catalogue and compare with two baselines.
 
     Takes a few minutes on two cores and saves a model to try. `--preset best` is more accurate but slower.
 
@@ -237,7 +238,7 @@ def _show_plan(plan: Plan) -> None:
     space = ", ".join(f"{name} {gigabytes(size)}" for name, size in plan.disk_parts.items())
     memory = ", ".join(f"{name} {gigabytes(size)}" for name, size in plan.memory_parts.items())
     typer.echo(f"\n{plan}")
-    typer.echo(f"In the feature cache already: {plan.cached:.0%}")
+    typer.echo(f"Already in the feature cache: {plan.cached:.0%}")
     typer.echo(f"Memory: {memory}")
     typer.echo(f"Disk: {space}; checkpoints are removed at the end")
 

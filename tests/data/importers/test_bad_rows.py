@@ -153,8 +153,8 @@ def test_a_catalogue_without_labels_says_what_it_is_good_for(shop: Path, tmp_pat
     command = ["import", "table", str(shop), "-o", str(tmp_path / "new"), "--text", "title"]
     assert main(command) == 0
     told = capsys.readouterr().out
-    assert "It has no labels" in told
-    assert "Columns not used: sku, photo, tags" in told
+    assert "The catalogue has no labels" in told
+    assert "Unused columns: sku, photo, tags" in told
     assert f"mufin predict RUN {tmp_path / 'new'} -o predictions.csv" in told
     assert "mufin train" not in told
     assert main(["import", "table", str(shop), "-o", str(tmp_path / "other")]) == 2
