@@ -528,7 +528,7 @@ def test_settings_that_cannot_be_used(shell: Shell, shop: Path, tmp_path: Path):
         (["--preset", "papr"], "choose one of: paper"),
         (["--variant", "no-a"], "choose one of: random-positives"),
         (["--variant", "no-ac"], "changes nothing"),
-        (["--set", "rank.betta=1"], "unknown setting 'rank.betta'"),
+        (["--set", "rank.betta=1"], "unknown setting 'rank.betta' (did you mean 'beta'?); known here: "),
         (["--set", "rank.beta=much"], "rank.beta"),
         (["--set", "nonsense"], "section.key=value"),
         (["--modalities", "sound"], "modalities"),

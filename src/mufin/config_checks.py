@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -42,7 +43,9 @@ def describe_first_error(error: ValidationError, settings: type[BaseModel]) -> s
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {'.'.join(path)!r}; known here: {', '.join(_fields(settings, path[:-1]))}"
+        known = _fields(settings, path[:-1])
+        meant = "".join(f" (did you mean {name!r}?)" for name in get_close_matches(path[-1], known, 1))
+        return f"unknown setting {'.'.join(path)!r}{meant}; known here: {', '.join(known)}"
     # Keep section and key. A position in a list or the member of a union may follow them.
     name = ".".join(path[: 2 if _fields(settings, path[:1]) else 1])
     if first["type"] == "value_error":

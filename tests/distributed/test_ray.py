@@ -138,7 +138,7 @@ def test_a_stopped_command_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(OutputFolder, "note", interrupted)
         run(folder, *arguments, code=130)
-    assert "The same command goes on" in capsys.readouterr().err
+    assert "Run the same command again" in capsys.readouterr().err
     before = (out / finished[0]).stat().st_mtime_ns
     assert not [*out.glob("*.tmp"), *out.glob(".*.tmp")]
 

@@ -77,6 +77,8 @@ def test_bodies_pictures_and_texts_have_limits(client: TestClient) -> None:
     assert_problem(ask(client, {"texts": ["x" * (LIMITS.text_chars + 1)]}), 422, "items.0.texts.0")
     assert_problem(ask(client, {"texts": ["x"] * (LIMITS.texts + 1)}), 422)
     assert_problem(ask(client, {"text": "x"}), 422, "items.0.text: unknown field")
+    as_text = client.post("/v1/recommend", json={"items": ["x"]})
+    assert_problem(as_text, 422, 'items.0: Input should be an object, such as {"texts": ["oak desk"]}')
     small = base64_of(picture("red", "bar", 16))
     assert_problem(ask(client, {"images": [small] * (LIMITS.images + 1)}), 422)
     fat = encoded(picture("red", "bar")) + b"\0" * LIMITS.image_bytes

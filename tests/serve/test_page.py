@@ -275,7 +275,7 @@ def test_a_busy_server_is_asked_again(open_page: Callable[..., Page]) -> None:
 
 def test_a_server_that_is_away_is_waited_for(open_page: Callable[..., Page]) -> None:
     page = open_page(expected=("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",))
-    page.get_by_role("heading", name="Try it out.").wait_for()
+    page.get_by_role("list", name="Items to try").wait_for()  # no request is under way
     page.context.set_offline(True)
     page.get_by_role("combobox").fill("red circle")
     page.keyboard.press("Enter")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mufin.evaluate.demo import Demo
 
 RELEVANT = "✓"
+WEIGHTS_SHOWN = 4  # of a mixture
 
 
 def show_json(value: dict[str, Any]) -> None:
@@ -130,6 +131,13 @@ def show_demo(found: Demo) -> None:
         typer.echo(f"    → {', '.join(marked)}")
 
 
+def _mixture(weights: dict[str, float]) -> str:
+    """List the weights of the paper's mixture; count those of a learnt one."""
+    if len(weights) > WEIGHTS_SHOWN:
+        return f"{len(weights)} learnt weights (--json lists them)"
+    return ", ".join(f"{name} {weight:.3g}" for name, weight in weights.items())
+
+
 def show_facts(facts: dict[str, Any]) -> None:
     """Print the facts that `mufin.model.info` returns."""
     alpha = facts["alpha"]
@@ -143,7 +151,7 @@ def show_facts(facts: dict[str, Any]) -> None:
         "text encoder": facts["text_encoder"],
         "image encoder": facts["vision_encoder"],
         "memory": count(facts["memory"], "training datapoint") if facts["memory"] else "none",
-        "mixture": ", ".join(f"{name} {weight:.3g}" for name, weight in facts["mixture"].items() if weight),
+        "mixture": _mixture({name: weight for name, weight in facts["mixture"].items() if weight}),
         "α": f"{alpha['min']:.2f} … {alpha['median']:.2f} … {alpha['max']:.2f} (minimum, median, maximum); "
         f"1 for {alpha['one']:.0%} of the labels"
         if alpha

@@ -143,8 +143,8 @@ class _Actor:
         deaths = len(list(self.attempts.glob(f"{number}-*")))
         if deaths > REPEATS:
             raise MufinError(
-                f"{deaths} workers died over one task, often for want of memory or by a damaged image; "
-                "the same command goes on with what is missing"
+                f"{deaths} workers died over one task, often for lack of memory or because of a damaged "
+                "image; run the same command again to compute what is missing"
             )
         note = self.attempts / f"{number}-{deaths}"
         note.touch()
@@ -270,7 +270,7 @@ def _explained(error: Exception) -> str:
     reason = lines[0] if lines else "no reason given"
     return (
         f"Ray stopped ({type(error).__name__}: {reason}); check that the cluster is up and that all machines "
-        "have this version of mufin, then run the same command again, which goes on with what is missing"
+        "have this version of mufin, then run the same command again to compute what is missing"
     )
 
 

@@ -17,6 +17,7 @@ from mufin.errors import ServiceError, UsageError
 
 log = logging.getLogger("mufin.serve")
 SHOWN = 3  # invalid fields named in a message
+ITEM = '{"texts": ["oak desk"]}'
 MESSAGES = {"extra_forbidden": "unknown field", "missing": "this field is required"}  # else pydantic's own
 
 
@@ -65,11 +66,16 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 def invalid(errors: list[Any]) -> Problem:
     """Return what pydantic found: the place of each error, without the values."""
     found = [
-        f"{'.'.join(map(str, error['loc'])) or 'body'}: {MESSAGES.get(error['type'], error['msg'])}"
-        for error in errors[:SHOWN]
+        f"{'.'.join(map(str, error['loc'])) or 'body'}: {_message(error)}" for error in errors[:SHOWN]
     ]
     more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     return Problem(422, "; ".join(found) + more)
+
+
+def _message(error: Any) -> str:
+    message: str = MESSAGES.get(error["type"], error["msg"])
+    no_object = error["type"] in ("model_type", "model_attributes_type", "dict_type")
+    return f"{message}, such as {ITEM}" if no_object and "items" in error["loc"] else message
 
 
 def install(app: FastAPI) -> None:
