@@ -65,9 +65,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 def invalid(errors: list[Any]) -> Problem:
     """Return what pydantic found: the place of each error, without the values."""
-    found = [
-        f"{'.'.join(map(str, error['loc'])) or 'body'}: {_message(error)}" for error in errors[:SHOWN]
-    ]
+    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {_message(error)}" for error in errors[:SHOWN]]
     more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     return Problem(422, "; ".join(found) + more)
 
