@@ -106,7 +106,9 @@ def test_the_first_queries_are_not_worth_a_recording_and_a_changed_model_needs_a
     single = SingleQueries(model)
     assert [single.rank(query, 5) is None for _ in range(RECORD_AFTER + 1)] == [True, True, False]
     assert single.fits(model)
-    before = model.labels
+    model.single = single
+    assert SingleQueries(model).model.single is None  # no chain of parts that were replaced
+    model.single, before = None, model.labels
     try:
         model.remove_labels(model.recommend(shop.items[0], k=1)[0].label)
         assert not single.fits(model)

@@ -29,6 +29,7 @@ class SingleQueries:
 
     def __init__(self, model: Mufin) -> None:
         self.model = copy.copy(model)  # keeps its parts; those of the original may change
+        self.model.single = None  # else every change of the labels would keep the parts before it
         self.recorded: dict[int, Recorded] = {}  # by k
         self.asked, self.possible = 0, True
 
