@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from mufin.retrieve.entries import Entries
 from mufin.retrieve.exact import ExactIndex, top
 from mufin.retrieve.shortlist import LabelFilter, Shortlist
-from mufin.runtime.recorded import Recorded, holds, waits
+from mufin.runtime.recorded import Recorded, holds, pads, waits
 
 TILE, GROUP, CHUNK = 128, 32, 64  # as in kernels.py
 QUERIES_PER_PASS = 512  # their group maxima take G · 512 numbers
@@ -146,6 +146,8 @@ class ScanIndex(ExactIndex):
         known = query.shape == (1, self.width) and query.dtype == entries.vectors.dtype and waits(query)
         if not known or k < 1 or not len(entries):
             return None
+        if not self._can_scan(_groups_needed(k, NO_FILTER)) and not pads(query, len(entries)):
+            return None  # too many entries to score them all at once
         if k not in self.single:
             self.single[k] = Recorded(partial(self._scan_single, k=k))
         found = self.single[k](query)
