@@ -26,8 +26,6 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
-# No test cuts the power, and a model folder is flushed in 13 calls of 5 to 10 ms each.
-os.fsync = lambda file: None
 
 # Files that take 20 s and more. Several workers begin with them, so that none is left with one at the end.
 LONG = (
